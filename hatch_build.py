@@ -1,4 +1,6 @@
-"""The wheel with the C++ library inside: ``GLASSFORMER_PREBUILT=FILE python -m build --wheel``, see ``make dist``."""
+"""The wheel with the C++ library inside: ``GLASSFORMER_PREBUILT=FILE python -m build --wheel``, see
+``make dist``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class Prebuilt(BuildHookInterface):
-    """Puts the library into the wheel, which then suits one platform and every Python: C++ receives addresses only."""
+    """Puts the library into the wheel, which then suits one platform and every Python: C++ receives
+    addresses only.
+    """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before the wheel is written."""

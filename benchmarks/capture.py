@@ -1,9 +1,11 @@
-"""Cost of capture: time and memory, compared with Hugging Face's eager attention on the same weights.
+"""Cost of capture: time and memory, compared with Hugging Face's eager attention on the same
+weights.
 
     python benchmarks/capture.py [--rounds 7] [--out benchmarks/capture.json]
 
-The candidates run in turns in one process, and medians are compared. Memory is the peak of torch's allocations, which
-is the same every time. The peer is transformers' LlamaForCausalLM with our weights.
+The candidates run in turns in one process, and medians are compared. Memory is the peak of torch's
+allocations, which is the same every time. The peer is transformers' LlamaForCausalLM with our
+weights.
 """
 
 from __future__ import annotations
@@ -32,7 +34,12 @@ from glassformer.observe.cost import peak_bytes
 from glassformer.observe.exact_attention import exact_rows
 
 HERE = Path(__file__).parent
-VOCAB, LAYERS, HIDDEN, FF, HEADS, KV_HEADS = 1000, 2, 256, 704, 4, 2
+VOCAB = 1000
+LAYERS = 2
+HIDDEN = 256
+FF = 704
+HEADS = 4
+KV_HEADS = 2
 MIB = 2**20
 
 
@@ -40,7 +47,15 @@ def decoder(max_seq_len: int) -> Decoder:
     """A small Llama: grouped queries, rotary positions, RMS norms, SwiGLU."""
     torch.manual_seed(0)
     config = DecoderConfig(
-        VOCAB, LAYERS, HIDDEN, FF, HEADS, HIDDEN // HEADS, KV_HEADS, max_seq_len=max_seq_len, norm_eps=1e-6
+        VOCAB,
+        LAYERS,
+        HIDDEN,
+        FF,
+        HEADS,
+        HIDDEN // HEADS,
+        KV_HEADS,
+        max_seq_len=max_seq_len,
+        norm_eps=1e-6,
     )
     return Decoder(config).eval()
 
@@ -66,10 +81,19 @@ def peer(ours: Any) -> Any:
         (theirs.lm_head, ours.output),
     ]
     for other, own in zip(theirs.model.layers, ours.layers, strict=True):
-        pairs += [(other.input_layernorm, own.attention_norm), (other.post_attention_layernorm, own.ffn_norm)]
-        pairs += [(getattr(other.mlp, f"{name}_proj"), getattr(own.ffn, name)) for name in ("gate", "up", "down")]
+        pairs += [
+            (other.input_layernorm, own.attention_norm),
+            (other.post_attention_layernorm, own.ffn_norm),
+        ]
+        pairs += [
+            (getattr(other.mlp, f"{name}_proj"), getattr(own.ffn, name))
+            for name in ("gate", "up", "down")
+        ]
         names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
-        pairs += [(getattr(other.self_attn, name), getattr(own.attention, mine)) for name, mine in names.items()]
+        pairs += [
+            (getattr(other.self_attn, name), getattr(own.attention, mine))
+            for name, mine in names.items()
+        ]
     for module, own in pairs:
         module.weight.copy_(own.weight)
     return theirs
@@ -77,32 +101,47 @@ def peer(ours: Any) -> Any:
 
 @torch.no_grad()
 def not_watching(rounds: int) -> dict[str, Any]:
-    """A forward pass of a few tokens, where overhead would show most, before any capture and after one."""
-    untouched, watched = decoder(64), decoder(64)
+    """A forward pass of a few tokens, where overhead would show most, before any capture and after
+    one.
+    """
+    untouched = decoder(64)
+    watched = decoder(64)
     tokens = torch.randint(VOCAB, (1, 16))
     with capture(watched):
         watched(tokens)
     runs = {"never watched": lambda: untouched(tokens), "watched before": lambda: watched(tokens)}
     seconds = in_turns(runs, 20 * rounds, 10)
     question = (
-        timeit.timeit(lambda: not torch.compiler.is_compiling() and attention.is_observed(), number=100_000) / 100_000
+        timeit.timeit(
+            lambda: not torch.compiler.is_compiling() and attention.is_observed(), number=100_000
+        )
+        / 100_000
     )
     share = seconds["watched before"] / seconds["never watched"] - 1
-    return {"seconds": seconds, "added": share, "the question alone": LAYERS * question / seconds["never watched"]}
+    return {
+        "seconds": seconds,
+        "added": share,
+        "the question alone": LAYERS * question / seconds["never watched"],
+    }
 
 
 @torch.no_grad()
 def last_queries(rounds: int) -> dict[str, Any]:
     """One head's last 16 queries on 8,192 tokens."""
-    model, tokens = decoder(8192), torch.randint(VOCAB, (1, 8192))
+    model = decoder(8192)
+    tokens = torch.randint(VOCAB, (1, 8192))
 
     def watched() -> None:
         with capture(model, layers=-1, heads=1, queries=slice(-16, None)):
             model(tokens)
 
-    q, k = torch.randn(1, HEADS, 8192, HIDDEN // HEADS), torch.randn(1, KV_HEADS, 8192, HIDDEN // HEADS)
+    q = torch.randn(1, HEADS, 8192, HIDDEN // HEADS)
+    k = torch.randn(1, KV_HEADS, 8192, HIDDEN // HEADS)
     inputs = Attended(q, k, k, 0.1, CAUSAL)
-    rows = timeit.timeit(lambda: exact_rows(inputs, (1,), range(8176, 8192), ("weights",)), number=50) / 50
+    rows = (
+        timeit.timeit(lambda: exact_rows(inputs, (1,), range(8176, 8192), ("weights",)), number=50)
+        / 50
+    )
     runs: dict[str, Callable[[], object]] = {"plain": lambda: model(tokens), "watched": watched}
     seconds = in_turns(runs, rounds)
     ratios = []
@@ -126,9 +165,12 @@ def last_queries(rounds: int) -> dict[str, Any]:
 @torch.no_grad()
 def one_layer(rounds: int) -> dict[str, Any]:
     """All heads of one layer on 2,048 tokens: the attention alone, and the whole forward pass."""
-    model, tokens = decoder(2048), torch.randint(VOCAB, (1, 2048))
+    model = decoder(2048)
+    tokens = torch.randint(VOCAB, (1, 2048))
     theirs = peer(model)
-    q, k, v = (torch.randn(1, heads, 2048, HIDDEN // HEADS) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    q, k, v = (
+        torch.randn(1, heads, 2048, HIDDEN // HEADS) for heads in (HEADS, KV_HEADS, KV_HEADS)
+    )
     scale = q.shape[3] ** -0.5
     mask = torch.full((2048, 2048), torch.finfo(torch.float32).min).triu(1)[None, None]
 
@@ -138,7 +180,9 @@ def one_layer(rounds: int) -> dict[str, Any]:
         ).weights
 
     def eager() -> tuple[Tensor, Tensor]:
-        return modeling_llama.eager_attention_forward(theirs.model.layers[0].self_attn, q, k, v, mask, scale)
+        return modeling_llama.eager_attention_forward(
+            theirs.model.layers[0].self_attn, q, k, v, mask, scale
+        )
 
     def watched() -> tuple[Tensor, Tensor]:
         with capture(model, layers=-1) as seen:
@@ -156,20 +200,29 @@ def one_layer(rounds: int) -> dict[str, Any]:
         theirs.set_attn_implementation("eager")
         return logits, seen.records[0].values
 
-    first, second, third = watched(), eager_run(), adapted()
+    first = watched()
+    second = eager_run()
+    third = adapted()
     return {
         "attention_seconds": in_turns({"glassformer": ours, "eager": eager}, 3 * rounds),
         "run_seconds": in_turns(
-            {"glassformer": watched, "eager": eager_run, "transformers, watched": adapted}, 3 * rounds
+            {"glassformer": watched, "eager": eager_run, "transformers, watched": adapted},
+            3 * rounds,
         ),
-        "difference_of_weights": max(float((second[1] - each[1]).abs().max()) for each in (first, third)),
-        "difference_of_logits": max(float((second[0] - each[0]).abs().max()) for each in (first, third)),
+        "difference_of_weights": max(
+            float((second[1] - each[1]).abs().max()) for each in (first, third)
+        ),
+        "difference_of_logits": max(
+            float((second[0] - each[0]).abs().max()) for each in (first, third)
+        ),
     }
 
 
 def main() -> None:
     """Measure everything, print it, write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", help="the name of one part, which is printed and not written")
     parser.add_argument("--threads", type=int, default=1)

@@ -1,9 +1,11 @@
-"""Ours and each installed peer against references in float64, on small random models: `make conformance`.
+"""Ours and each installed peer against references in float64, on small random models: `make
+conformance`.
 
-    python benchmarks/conformance.py [--quick] [--out benchmarks/conformance.json] [--page docs/conformance.md]
+    python benchmarks/conformance.py [--quick] [--out benchmarks/conformance.json] [--page
+    docs/conformance.md]
 
-The models are those of the tests. Every number of the page is in the JSON file, from which the page is written. A peer
-that cannot be imported is listed as not installed.
+The models are those of the tests. Every number of the page is in the JSON file, from which the page
+is written. A peer that cannot be imported is listed as not installed.
 """
 
 # ruff: noqa: E402  what the tests share is imported from their folders
@@ -47,10 +49,23 @@ from glassformer.observe.lens import direct_logits, logit_lens
 from programs import Ours, Tracr, program_of, same
 
 GPT_OSS: dict[str, Any] = {
-    **{"num_hidden_layers": 3, "num_local_experts": 6, "num_experts_per_tok": 2, "vocab_size": 48, "hidden_size": 32},
-    **{"intermediate_size": 64, "head_dim": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 7},
+    **{
+        "num_hidden_layers": 3,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "vocab_size": 48,
+        "hidden_size": 32,
+    },
+    **{
+        "intermediate_size": 64,
+        "head_dim": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "sliding_window": 7,
+    },
 }
-LENGTH, NEW = 40, 20
+LENGTH = 40
+NEW = 20
 """Tokens of a text, longer than every window, and those that are generated."""
 PEERS = ("torch", "transformers", "transformer-lens", "gpt-oss", "tracr", "nnsight")
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -93,7 +108,8 @@ class Case:
     """A family's model on disk, in bfloat16, so that every dtype holds the same weights."""
 
     def __init__(self, family: str, folder: Path) -> None:
-        self.family, self.folder = family, folder
+        self.family = family
+        self.folder = folder
         model = gpt_oss_model() if family == "gpt_oss" else random_model(family, 0)
         model.to(torch.bfloat16).save_pretrained(folder)
         draw = torch.Generator().manual_seed(0)
@@ -102,7 +118,11 @@ class Case:
     def theirs(self, dtype: torch.dtype) -> Any:
         """The model of transformers, with the attention that returns its weights."""
         narrow = torch.float32 if dtype == torch.float64 else dtype
-        options: dict[str, Any] = {"attn_implementation": "eager", "experts_implementation": "eager", "dtype": narrow}
+        options: dict[str, Any] = {
+            "attn_implementation": "eager",
+            "experts_implementation": "eager",
+            "dtype": narrow,
+        }
         model = AutoModelForCausalLM.from_pretrained(self.folder, **options).eval()
         return as_float64(model) if dtype == torch.float64 else model
 
@@ -126,7 +146,10 @@ class Case:
             made |= {"attention weights": found.attentions}
             made |= {"gradients": self.gradients(found.logits, model.get_input_embeddings())}
             with torch.no_grad():
-                return {**_detached(made), "greedy tokens": [greedy(lambda text: model(text).logits, self.tokens)]}
+                return {
+                    **_detached(made),
+                    "greedy tokens": [greedy(lambda text: model(text).logits, self.tokens)],
+                }
 
     def measure_ours(self, dtype: torch.dtype) -> Measured:
         """What our decoder computes, by ``capture`` and ``generate``."""
@@ -134,10 +157,16 @@ class Case:
         with capture(model, what=("weights", "residual")) as seen:
             logits = model(self.tokens)
         layers = range(model.config.num_layers)
-        made = {"logits": [logits], "hidden states": [seen[layer, "residual"] for layer in layers][:-1]}
+        made = {
+            "logits": [logits],
+            "hidden states": [seen[layer, "residual"] for layer in layers][:-1],
+        }
         made |= {"attention weights": [seen[layer, "weights"] for layer in layers]}
         made |= {"gradients": self.gradients(logits, model.embedding)}
-        return {**_detached(made), "greedy tokens": [torch.tensor(generate(model, self.tokens.tolist(), NEW))]}
+        return {
+            **_detached(made),
+            "greedy tokens": [torch.tensor(generate(model, self.tokens.tolist(), NEW))],
+        }
 
     def measure_bridge(self, dtype: torch.dtype) -> Measured:
         """What TransformerLens's bridge around transformers' model computes."""
@@ -146,7 +175,10 @@ class Case:
         with no_rounding() if dtype == torch.float64 else nullcontext():
             logits, cache = bridge.run_with_cache(self.tokens)
             layers = range(bridge.cfg.n_layers)
-            made = {"logits": [logits], "hidden states": [cache["resid_post", layer] for layer in layers][:-1]}
+            made = {
+                "logits": [logits],
+                "hidden states": [cache["resid_post", layer] for layer in layers][:-1],
+            }
             made |= {"attention weights": [cache["pattern", layer] for layer in layers]}
             # The bridge has modules of its own: the token vectors are found by their values.
             vectors = model.get_input_embeddings().weight
@@ -172,8 +204,12 @@ def bridge_of(model: Any) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     # It reads a tokenizer from there, and is given tokens.
-    words = models.WordLevel({str(number): number for number in range(model.config.vocab_size)}, "0")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), bos_token="1", eos_token="2", pad_token="0")
+    words = models.WordLevel(
+        {str(number): number for number in range(model.config.vocab_size)}, "0"
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(words), bos_token="1", eos_token="2", pad_token="0"
+    )
     tokenizer.save_pretrained(model.name_or_path)
     return TransformerBridge.boot_transformers(model.name_or_path, hf_model=copy.deepcopy(model))
 
@@ -186,13 +222,17 @@ def greedy(logits_of: Callable[[Tensor], Tensor], text: Tensor) -> Tensor:
 
 
 def families(names: list[str]) -> Iterator[dict[str, Any]]:
-    """A row for each family, library and dtype: its largest differences from transformers in float64."""
+    """A row for each family, library and dtype: its largest differences from transformers in
+    float64.
+    """
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             case = Case(name, Path(folder))
             reference = case.measure_theirs(torch.float64)
             for dtype_name, dtype in DTYPES.items():
-                libraries: dict[str, Callable[[torch.dtype], Measured]] = {"glassformer": case.measure_ours}
+                libraries: dict[str, Callable[[torch.dtype], Measured]] = {
+                    "glassformer": case.measure_ours
+                }
                 if dtype != torch.float64:
                     libraries["transformers"] = case.measure_theirs
                 if VERSIONS["transformer-lens"]:
@@ -206,14 +246,19 @@ def families(names: list[str]) -> Iterator[dict[str, Any]]:
                     }
 
 
-def compared(measure: Callable[[torch.dtype], Measured], dtype: torch.dtype, reference: Measured) -> dict[str, Any]:
+def compared(
+    measure: Callable[[torch.dtype], Measured], dtype: torch.dtype, reference: Measured
+) -> dict[str, Any]:
     """The largest difference of each measure, or what was raised instead."""
     try:
         found = measure(dtype)
     except Exception as error:
         return {"refused": f"{type(error).__name__}: {error}".splitlines()[0]}
-    row: dict[str, Any] = {each: largest(found[each], reference[each]) for each in MEASURES if reference[each]}
-    new, wanted = found["greedy tokens"][0], reference["greedy tokens"][0]
+    row: dict[str, Any] = {
+        each: largest(found[each], reference[each]) for each in MEASURES if reference[each]
+    }
+    new = found["greedy tokens"][0]
+    wanted = reference["greedy tokens"][0]
     # A text counts up to its first other token: after it the two continue different texts.
     agreed = (new == wanted).int().cumprod(1).sum()
     return {**row, "greedy tokens": int(agreed), "of": wanted.numel()}
@@ -237,8 +282,11 @@ def cross_block() -> Block:
 
 @torch.no_grad()
 def copy_attention(ours: GroupedQueryAttention, theirs: nn.MultiheadAttention) -> None:
-    weights, biases = theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3)
-    for projection, weight, bias in zip((ours.query, ours.key, ours.value), weights, biases, strict=True):
+    weights = theirs.in_proj_weight.chunk(3)
+    biases = theirs.in_proj_bias.chunk(3)
+    for projection, weight, bias in zip(
+        (ours.query, ours.key, ours.value), weights, biases, strict=True
+    ):
         projection.weight.copy_(weight)
         projection.bias.copy_(bias)
     ours.output.load_state_dict(theirs.out_proj.state_dict())
@@ -253,7 +301,10 @@ def copy_block(ours: Block, theirs: Any) -> None:
     else:
         copy_attention(ours.self_attention, theirs.self_attn)
         copy_attention(ours.cross_attention, theirs.multihead_attn)
-        pairs += [(ours.self_attention_norm, theirs.norm1), (ours.cross_attention_norm, theirs.norm2)]
+        pairs += [
+            (ours.self_attention_norm, theirs.norm1),
+            (ours.cross_attention_norm, theirs.norm2),
+        ]
         pairs += [(ours.ffn_norm, theirs.norm3)]
     for our_module, their_module in pairs:
         our_module.load_state_dict(their_module.state_dict())
@@ -273,14 +324,16 @@ def torch_rows() -> Iterator[dict[str, Any]]:
         for dtype_name, dtype in DTYPES.items():
             torch.manual_seed(0)
             options: dict[str, Any] = {"dropout": 0.0, "batch_first": True}
-            x, memory = torch.randn(3, 9, 24, dtype=torch.float64), torch.randn(3, 7, 24, dtype=torch.float64)
+            x = torch.randn(3, 9, 24, dtype=torch.float64)
+            memory = torch.randn(3, 7, 24, dtype=torch.float64)
             ours: Any
             theirs: Any
             if kind == "encoder":
                 theirs = nn.TransformerEncoderLayer(24, 4, 40, norm_first=norm_first, **options)
                 ours = encoder_block(norm_first=norm_first)
             else:
-                theirs, ours = nn.TransformerDecoderLayer(24, 4, 40, **options), cross_block()
+                theirs = nn.TransformerDecoderLayer(24, 4, 40, **options)
+                ours = cross_block()
             randomize_vectors(theirs)
             theirs.to(torch.bfloat16).float()
             copy_block(ours, theirs)
@@ -289,7 +342,9 @@ def torch_rows() -> Iterator[dict[str, Any]]:
                 given = x.to(torch.bfloat16).to(precision).requires_grad_()
                 layer.to(torch.float64).to(precision)
                 also = [memory.to(torch.bfloat16).to(precision)] if kind == "decoder" else []
-                mask = {"tgt_mask": nn.Transformer.generate_square_subsequent_mask(9, dtype=precision)}
+                mask = {
+                    "tgt_mask": nn.Transformer.generate_square_subsequent_mask(9, dtype=precision)
+                }
                 out = layer(given, *also, **(mask if also and layer is theirs else {}))
                 out.double().square().sum().backward()
                 results.append([out.detach(), given.grad])
@@ -324,35 +379,56 @@ def openai_rows() -> Iterator[dict[str, Any]]:
         write_random_gpt_oss(folder, config, layout="openai")
         wanted = openai_logits(folder, torch.float64, tokens)
         own = largest([openai_logits(folder, torch.bfloat16, tokens)], [wanted])
-        yield {"reference": "OpenAI's gpt-oss", "library": "gpt-oss", "dtype": "bfloat16", "outputs": own}
+        yield {
+            "reference": "OpenAI's gpt-oss",
+            "library": "gpt-oss",
+            "dtype": "bfloat16",
+            "outputs": own,
+        }
         for name, dtype in DTYPES.items():
             for experts in ("dense", "mxfp4"):
-                if (name, experts) != ("float64", "mxfp4"):  # the kernel of packed experts is one of float32
+                if (name, experts) != (
+                    "float64",
+                    "mxfp4",
+                ):  # the kernel of packed experts is one of float32
                     ours = Decoder.from_pretrained(folder, dtype=dtype, experts=experts).eval()
-                    row = {"reference": "OpenAI's gpt-oss", "library": f"glassformer, {experts} experts", "dtype": name}
+                    row = {
+                        "reference": "OpenAI's gpt-oss",
+                        "library": f"glassformer, {experts} experts",
+                        "dtype": name,
+                    }
                     yield {**row, "outputs": largest([ours(tokens[None])[0]], [wanted])}
 
 
 def tracr_rows() -> dict[str, Any]:
-    """The programs of tracr's tests: sequences of the greatest length that both compute rightly, and largest errors."""
+    """The programs of tracr's tests: sequences of the greatest length that both compute rightly,
+    and largest errors.
+    """
     tracr = Tracr(sys.executable)
     cases = tracr.ask("cases")
-    ours, rows = Ours(cases), []
-    firsts = {id(program_of(name)): name for name in reversed(cases)}  # of several tests of one program, the first
+    ours = Ours(cases)
+    rows = []
+    firsts = {
+        id(program_of(name)): name for name in reversed(cases)
+    }  # of several tests of one program, the first
     for name in sorted(firsts.values()):
         case = cases[name]
         sides = {"ours": ours.compile(name), "tracr": tracr.ask("compile", case=name)}
         if case["test_input"] is None or "refused" in sides["tracr"]:
             continue
         sequences, exact = ours.sequences(100)
-        made = {"ours": ours.run(sequences, exact), "tracr": tracr.ask("run", sequences=sequences, exact=exact)}
+        made = {
+            "ours": ours.run(sequences, exact),
+            "tracr": tracr.ask("run", sequences=sequences, exact=exact),
+        }
         row: dict[str, Any] = {"test": name, "sequences": len(exact)}
         for side, ran in made.items():
             row[side] = {"right": same(ran["outputs"], exact), "error": ran["error"]}
         rows.append(row)
     total = {"tests": len(rows), "sequences": sum(row["sequences"] for row in rows)}
     for side in ("ours", "tracr"):
-        right, error = sum(row[side]["right"] for row in rows), max(row[side]["error"] for row in rows)
+        right = sum(row[side]["right"] for row in rows)
+        error = max(row[side]["error"] for row in rows)
         total[side] = {"right": right, "error": error}
     return {**total, "rows": rows}
 
@@ -362,7 +438,9 @@ def tracr_rows() -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Fault:
-    """A fault that was published: what it would change here, and how far each library is from the reference."""
+    """A fault that was published: what it would change here, and how far each library is from the
+    reference.
+    """
 
     name: str
     threads: tuple[str, ...]
@@ -397,8 +475,14 @@ def sinks(case: Case) -> Fault:
         wanted = case.theirs(torch.float64)(case.tokens).logits
     ours = case.ours(torch.float32)
     without = Decoder(dataclasses.replace(ours.config, sinks=False))
-    without.load_state_dict({name: each for name, each in ours.state_dict().items() if not name.endswith("sinks")})
-    fault = Fault("sinks dropped", ("vllm#52156", "transformers#42736"), largest([without(case.tokens)], [wanted]))
+    without.load_state_dict(
+        {name: each for name, each in ours.state_dict().items() if not name.endswith("sinks")}
+    )
+    fault = Fault(
+        "sinks dropped",
+        ("vllm#52156", "transformers#42736"),
+        largest([without(case.tokens)], [wanted]),
+    )
     model = case.theirs(torch.float32)
     fault.add("glassformer", lambda: ours(case.tokens), wanted)
     fault.add("transformers", lambda: model(case.tokens).logits, wanted)
@@ -411,7 +495,9 @@ def beyond_the_window(case: Case) -> Fault:
     """A prompt longer than the window, then tokens one by one from the cache."""
     with no_rounding():
         wanted = case.theirs(torch.float64)(case.tokens).logits[:, 30:]
-    ours, model, pieces = case.ours(torch.float32), case.theirs(torch.float32), case.tokens.split([30] + [1] * 10, 1)
+    ours = case.ours(torch.float32)
+    model = case.theirs(torch.float32)
+    pieces = case.tokens.split([30] + [1] * 10, 1)
     wide = Decoder(dataclasses.replace(ours.config, window=None))
     wide.load_state_dict(ours.state_dict())
 
@@ -420,7 +506,8 @@ def beyond_the_window(case: Case) -> Fault:
         return torch.cat([ours(piece, cache=cache) for piece in pieces][1:], 1)
 
     def theirs_stepped() -> Tensor:
-        cache, made = None, []
+        cache = None
+        made = []
         for piece in pieces:
             step = model(piece, past_key_values=cache, use_cache=True)
             cache = step.past_key_values
@@ -432,32 +519,41 @@ def beyond_the_window(case: Case) -> Fault:
     fault.add("glassformer", ours_stepped, wanted)
     fault.add("transformers", theirs_stepped, wanted)
     if VERSIONS["transformer-lens"]:
-        fault.add("transformer-lens, at once", lambda: bridge_of(model)(case.tokens)[:, 30:], wanted)
+        fault.add(
+            "transformer-lens, at once", lambda: bridge_of(model)(case.tokens)[:, 30:], wanted
+        )
     return fault
 
 
 def yarn_on_windowed_layers(folder: Path) -> Fault:
-    """OLMo 3 rescales the rotation in layers of full attention alone. The reference's windowed layers are set here."""
+    """OLMo 3 rescales the rotation in layers of full attention alone. The reference's windowed
+    layers are set here.
+    """
     torch.manual_seed(0)
     seed = next(each for each in range(99) if _yarn_and_windows(random_model("olmo3", each).config))
     random_model("olmo3", seed).save_pretrained(folder)
     case = object.__new__(Case)
-    case.family, case.folder = "olmo3", folder
+    case.family = "olmo3"
+    case.folder = folder
     tokens = torch.randint(3, 40, (2, LENGTH))
-    reference, model = case.theirs(torch.float64), case.theirs(torch.float32)
-    rotary, config = reference.model.rotary_emb, reference.config
-    base, head_dim = (
-        config.rope_parameters["sliding_attention"]["rope_theta"],
-        config.hidden_size // config.num_attention_heads,
-    )
-    rotary.sliding_attention_inv_freq = (1 / base ** (torch.arange(0, head_dim, 2) / head_dim)).float()
+    reference = case.theirs(torch.float64)
+    model = case.theirs(torch.float32)
+    rotary = reference.model.rotary_emb
+    config = reference.config
+    base = config.rope_parameters["sliding_attention"]["rope_theta"]
+    head_dim = config.hidden_size // config.num_attention_heads
+    rotary.sliding_attention_inv_freq = (
+        1 / base ** (torch.arange(0, head_dim, 2) / head_dim)
+    ).float()
     rotary.sliding_attention_attention_scaling = 1.0
     with no_rounding():
         wanted = reference(tokens).logits
     ours = case.ours(torch.float32)
     everywhere = Decoder(dataclasses.replace(ours.config, local_rope_base=None))
     everywhere.load_state_dict(ours.state_dict())
-    fault = Fault("YaRN on windowed layers", ("neuronpedia#235",), largest([everywhere(tokens)], [wanted]))
+    fault = Fault(
+        "YaRN on windowed layers", ("neuronpedia#235",), largest([everywhere(tokens)], [wanted])
+    )
     fault.add("glassformer", lambda: ours(tokens), wanted)
     fault.add("transformers", lambda: model(tokens).logits, wanted)
     if VERSIONS["transformer-lens"]:
@@ -466,30 +562,51 @@ def yarn_on_windowed_layers(folder: Path) -> Fault:
 
 
 def _yarn_and_windows(config: Any) -> bool:
-    return config.rope_parameters["full_attention"]["rope_type"] == "yarn" and len(set(config.layer_types)) == 2
+    return (
+        config.rope_parameters["full_attention"]["rope_type"] == "yarn"
+        and len(set(config.layer_types)) == 2
+    )
 
 
 def padding(case: Case) -> Fault:
     """The logits of a text in a batch, padded on the left, against those of the text alone."""
-    short, real = case.tokens[1:, 15:], torch.ones(2, LENGTH, dtype=torch.bool)
+    short = case.tokens[1:, 15:]
+    real = torch.ones(2, LENGTH, dtype=torch.bool)
     real[1, :15] = False
-    model, ours = case.theirs(torch.float32), case.ours(torch.float32)
+    model = case.theirs(torch.float32)
+    ours = case.ours(torch.float32)
     with no_rounding():
         wanted = case.theirs(torch.float64)(short).logits
     places = (real.cumsum(1) - 1).clamp(min=0)
     mask = real.long()
-    uncounted = model(case.tokens, attention_mask=mask, position_ids=torch.arange(LENGTH)[None]).logits[1:, 15:]
-    fault = Fault("padding counted as positions, GPT-2", ("nnbench: batched GPT-2",), largest([uncounted], [wanted]))
+    uncounted = model(
+        case.tokens, attention_mask=mask, position_ids=torch.arange(LENGTH)[None]
+    ).logits[1:, 15:]
+    fault = Fault(
+        "padding counted as positions, GPT-2",
+        ("nnbench: batched GPT-2",),
+        largest([uncounted], [wanted]),
+    )
     fault.add("glassformer", lambda: ours(case.tokens, key_padding=real)[1:, 15:], wanted)
-    fault.add("transformers, a mask alone", lambda: model(case.tokens, attention_mask=mask).logits[1:, 15:], wanted)
+    fault.add(
+        "transformers, a mask alone",
+        lambda: model(case.tokens, attention_mask=mask).logits[1:, 15:],
+        wanted,
+    )
     given = {"attention_mask": mask, "position_ids": places}
-    fault.add("transformers, with positions", lambda: model(case.tokens, **given).logits[1:, 15:], wanted)
+    fault.add(
+        "transformers, with positions", lambda: model(case.tokens, **given).logits[1:, 15:], wanted
+    )
     if VERSIONS["transformer-lens"]:
         bridged = {"attention_mask": mask}
-        fault.add("transformer-lens", lambda: bridge_of(model)(case.tokens, **bridged)[1:, 15:], wanted)
+        fault.add(
+            "transformer-lens", lambda: bridge_of(model)(case.tokens, **bridged)[1:, 15:], wanted
+        )
     if VERSIONS["nnsight"]:
         fault.add(
-            "nnsight", lambda: _traced(model, {"input_ids": case.tokens, "attention_mask": mask})[1:, 15:], wanted
+            "nnsight",
+            lambda: _traced(model, {"input_ids": case.tokens, "attention_mask": mask})[1:, 15:],
+            wanted,
         )
     return fault
 
@@ -505,18 +622,28 @@ def _traced(model: Any, given: dict[str, Tensor]) -> Tensor:
 def dropout(case: Case) -> Fault:
     """A model that was left in training mode: what lens and attribution say of it."""
     torch.manual_seed(0)
-    model, tokens = case.theirs(torch.float32), case.tokens
+    model = case.theirs(torch.float32)
+    tokens = case.tokens
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.5
-    wanted, parts = logit_lens(model.eval(), tokens), direct_logits(model, tokens, 5).values
+    wanted = logit_lens(model.eval(), tokens)
+    parts = direct_logits(model, tokens, 5).values
     trained = model.train()
     effect = largest([model(tokens).logits], [model.eval()(tokens).logits])
     fault = Fault("dropout while a lens is fitted", ("TransformerLens#1762",), effect)
     fault.add("glassformer, logit lens", lambda: logit_lens(trained.train(), tokens), wanted)
-    fault.add("glassformer, direct logits", lambda: direct_logits(trained.train(), tokens, 5).values, parts)
+    fault.add(
+        "glassformer, direct logits",
+        lambda: direct_logits(trained.train(), tokens, 5).values,
+        parts,
+    )
     if VERSIONS["transformer-lens"]:
-        fault.add("transformer-lens, Jacobian lens", lambda: _jacobian(bridge_of(model).train(), tokens), wanted)
+        fault.add(
+            "transformer-lens, Jacobian lens",
+            lambda: _jacobian(bridge_of(model).train(), tokens),
+            wanted,
+        )
     return fault
 
 
@@ -525,7 +652,9 @@ def _jacobian(bridge: Any, tokens: Tensor) -> Tensor:
 
     text = " ".join(map(str, tokens[0].tolist()))
     with torch.enable_grad():
-        fitted = JacobianLens.fit(bridge, [text], corpus="random", skip_first_positions=0, show_progress=False)
+        fitted = JacobianLens.fit(
+            bridge, [text], corpus="random", skip_first_positions=0, show_progress=False
+        )
     return fitted.transport(torch.zeros(1), layer=0)
 
 
@@ -551,20 +680,34 @@ def summed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for library, dtype in dict.fromkeys((row["library"], row["dtype"]) for row in rows):
         some = [row for row in rows if (row["library"], row["dtype"]) == (library, dtype)]
         ran = [row for row in some if "refused" not in row]
-        total: dict[str, Any] = {"library": library, "dtype": dtype, "families": len(ran), "asked": len(some)}
-        total |= {each: max((row[each] for row in ran if each in row), default=None) for each in MEASURES}
-        found.append({**total, **{each: sum(row[each] for row in ran) for each in ("greedy tokens", "of")}})
+        total: dict[str, Any] = {
+            "library": library,
+            "dtype": dtype,
+            "families": len(ran),
+            "asked": len(some),
+        }
+        total |= {
+            each: max((row[each] for row in ran if each in row), default=None) for each in MEASURES
+        }
+        found.append(
+            {**total, **{each: sum(row[each] for row in ran) for each in ("greedy tokens", "of")}}
+        )
     return found
 
 
 def write_page(results: dict[str, Any], page: Path) -> None:
     """Fill the template."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(HERE),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     environment.filters["number"] = number
     template = environment.get_template("conformance.md.j2")
-    text = template.render(**results, measures=MEASURES, summed=summed(results["families"]), tokens=LENGTH)
+    text = template.render(
+        **results, measures=MEASURES, summed=summed(results["families"]), tokens=LENGTH
+    )
     page.write_text(text.rstrip() + "\n", encoding="utf-8")
     print(f"written to {page}")
 
@@ -572,7 +715,11 @@ def write_page(results: dict[str, Any], page: Path) -> None:
 def measure_all(quick: bool) -> dict[str, Any]:
     """Everything; ``quick`` leaves out tracr and all families but two."""
     names = ["gpt2", "gpt_oss"] if quick else [*FAMILIES, "gpt_oss"]
-    results: dict[str, Any] = {"peers": VERSIONS, "families": list(families(names)), "references": list(torch_rows())}
+    results: dict[str, Any] = {
+        "peers": VERSIONS,
+        "families": list(families(names)),
+        "references": list(torch_rows()),
+    }
     if VERSIONS["gpt-oss"]:
         results["references"] += openai_rows()
     results["faults"] = [dataclasses.asdict(each) for each in faults()]
@@ -582,10 +729,16 @@ def measure_all(quick: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, write the JSON file and the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="two families, without tracr")
-    parser.add_argument("--only", nargs="*", help="measure these families anew and keep the rest of the JSON file")
-    parser.add_argument("--only-page", action="store_true", help="write the page from the JSON file that is there")
+    parser.add_argument(
+        "--only", nargs="*", help="measure these families anew and keep the rest of the JSON file"
+    )
+    parser.add_argument(
+        "--only-page", action="store_true", help="write the page from the JSON file that is there"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "conformance.json")
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs/conformance.md")
     arguments = parser.parse_args()
@@ -594,7 +747,9 @@ def main() -> None:
         results = json.loads(arguments.out.read_text(encoding="utf-8"))
         kept = [row for row in results["families"] if row["family"] not in arguments.only]
         order = [*FAMILIES, "gpt_oss"]
-        results["families"] = sorted(kept + list(families(arguments.only)), key=lambda row: order.index(row["family"]))
+        results["families"] = sorted(
+            kept + list(families(arguments.only)), key=lambda row: order.index(row["family"])
+        )
         keep(results, arguments.out)
     elif not arguments.only_page:
         keep(measure_all(arguments.quick), arguments.out)

@@ -22,7 +22,9 @@ from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
 from glassformer.models import Decoder, DecoderConfig
 
-VOCAB, MAX_SEQ_LEN, WINDOW = 512, 4096, 128
+VOCAB = 512
+MAX_SEQ_LEN = 4096
+WINDOW = 128
 SIZES = {
     "vocab_size": VOCAB,
     "hidden_size": 256,
@@ -78,7 +80,12 @@ def theirs(name: str, model: MixtralForCausalLM | GptOssForCausalLM) -> Contesta
     def decode(tokens: Tensor, new: int) -> Tensor:
         mask = torch.ones_like(tokens)
         return model.generate(
-            tokens, attention_mask=mask, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0
+            tokens,
+            attention_mask=mask,
+            max_new_tokens=new,
+            min_new_tokens=new,
+            do_sample=False,
+            pad_token_id=0,
         )
 
     return Contestant(
@@ -102,7 +109,9 @@ def mixtral_pair() -> tuple[Contestant, Contestant]:
 
 
 def in_windows(contestant: Contestant) -> Contestant:
-    """Ours with the same weights and a window on every second layer: another function, for less work."""
+    """Ours with the same weights and a window on every second layer: another function, for less
+    work.
+    """
     decoder = contestant.model
     assert isinstance(decoder, Decoder)
     windowed = Decoder(dataclasses.replace(decoder.config, window=WINDOW, windowed_layers="even"))
@@ -111,16 +120,25 @@ def in_windows(contestant: Contestant) -> Contestant:
 
 
 def windowed_pair() -> tuple[Contestant, Contestant]:
-    """Ours in the form of gpt-oss and GptOss, with the same weights: every second layer sees 128 keys."""
+    """Ours in the form of gpt-oss and GptOss, with the same weights: every second layer sees 128
+    keys.
+    """
     torch.manual_seed(0)
     layers = ["sliding_attention", "full_attention"] * 2
-    peer = GptOssForCausalLM(GptOssConfig(**SIZES, sliding_window=WINDOW, layer_types=layers)).eval()
+    peer = GptOssForCausalLM(
+        GptOssConfig(**SIZES, sliding_window=WINDOW, layer_types=layers)
+    ).eval()
     with torch.no_grad():
         for name, weight in peer.named_parameters():
             if name.endswith(("bias", "sinks")):
                 weight.normal_(std=0.1)
     rope = peer.config.rope_parameters
-    yarn = Yarn(rope["factor"], rope["original_max_position_embeddings"], rope["beta_fast"], rope["beta_slow"])
+    yarn = Yarn(
+        rope["factor"],
+        rope["original_max_position_embeddings"],
+        rope["beta_fast"],
+        rope["beta_slow"],
+    )
     config = dataclasses.replace(
         CONFIG,
         window=WINDOW,
@@ -155,7 +173,9 @@ _NAMES = {
 
 
 def _from_gpt_oss(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of GptOss under our names; its experts are [expert, in, out] with gate and up in turns."""
+    """Weights of GptOss under our names; its experts are [expert, in, out] with gate and up in
+    turns.
+    """
     ours: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         for old, new in _NAMES.items():

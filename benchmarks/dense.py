@@ -1,10 +1,11 @@
-"""Speed of a dense decoder beside Llama of transformers, litgpt and a GPT-2 form, in turns in one process.
+"""Speed of a dense decoder beside Llama of transformers, litgpt and a GPT-2 form, in turns in one
+process.
 
     python benchmarks/dense.py [--rounds 3] [--out benchmarks/dense.json]
 
-Llama and litgpt have our weights. GPT-2 of transformers, which is nanoGPT's form (LayerNorm, GELU, learned positions),
-has about as many weights of its own. litgpt takes part where it can be imported: ``pip install --no-deps litgpt
-lightning lightning-utilities torchmetrics``.
+Llama and litgpt have our weights. GPT-2 of transformers, which is nanoGPT's form (LayerNorm, GELU,
+learned positions), has about as many weights of its own. litgpt takes part where it can be
+imported: ``pip install --no-deps litgpt lightning lightning-utilities torchmetrics``.
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ def contestants() -> list[Contestant]:
     """Ours first, then all that can be imported."""
     torch.manual_seed(0)
     decoder = Decoder(CONFIG).eval()
-    found = [ours("glassformer", decoder), theirs("Llama", _llama(decoder)), theirs("GPT-2", _gpt2())]
+    found = [
+        ours("glassformer", decoder),
+        theirs("Llama", _llama(decoder)),
+        theirs("GPT-2", _gpt2()),
+    ]
     try:
         found.append(_litgpt(decoder))
     except ImportError as error:
@@ -101,7 +106,9 @@ def _gpt2() -> GPT2LMHeadModel:
         "n_head": CONFIG.num_heads,
         "n_inner": 3 * CONFIG.ff_dim // 2,
     }
-    config = GPT2Config(vocab_size=VOCAB, n_positions=MAX_SEQ_LEN, bos_token_id=0, eos_token_id=0, **sizes)
+    config = GPT2Config(
+        vocab_size=VOCAB, n_positions=MAX_SEQ_LEN, bos_token_id=0, eos_token_id=0, **sizes
+    )
     return GPT2LMHeadModel(config).eval()
 
 
@@ -130,7 +137,10 @@ def _litgpt(decoder: Decoder) -> Contestant:
     model = GPT(config).eval()
     tensors = _named(decoder, _LITGPT)
     for layer in range(CONFIG.num_layers):
-        parts = [tensors.pop(f"transformer.h.{layer}.attention.{part}.weight") for part in ("query", "key", "value")]
+        parts = [
+            tensors.pop(f"transformer.h.{layer}.attention.{part}.weight")
+            for part in ("query", "key", "value")
+        ]
         tensors[f"transformer.h.{layer}.attn.qkv.weight"] = torch.cat(parts)
     model.load_state_dict(tensors)
 
@@ -157,7 +167,8 @@ def _litgpt(decoder: Decoder) -> Contestant:
 
 def compare(rounds: int) -> dict[str, Any]:
     """All rows, and how far apart the logits of same-weight models are."""
-    everyone, rows = contestants(), []
+    everyone = contestants()
+    rows = []
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -171,7 +182,8 @@ def compare(rounds: int) -> dict[str, Any]:
             if each.name not in ("glassformer", "GPT-2")
         }
     print(f"largest differences of logits, float32: {difference}")
-    training, long = draw(64, 8, 257), draw(1, 2048)
+    training = draw(64, 8, 257)
+    long = draw(1, 2048)
     for dtype in (torch.float32, torch.bfloat16):
         name = str(dtype).removeprefix("torch.")
         for each in everyone:
@@ -182,14 +194,21 @@ def compare(rounds: int) -> dict[str, Any]:
         rows.append(_row("prefill of 2,048", name, each_turn(prefill, rounds)))
         for batch in (1, 8):
             prompt = draw(batch, 64)
-            decode = {each.name: _inference(lambda e=each, p=prompt: e.decode(p, 64), each) for each in everyone}
-            rows.append(_row(f"decode, batch {batch}, a token", name, each_turn(decode, rounds), per=64))
+            decode = {
+                each.name: _inference(lambda e=each, p=prompt: e.decode(p, 64), each)
+                for each in everyone
+            }
+            rows.append(
+                _row(f"decode, batch {batch}, a token", name, each_turn(decode, rounds), per=64)
+            )
     return {"rows": rows, "largest_difference_of_logits": difference}
 
 
 def main() -> None:
     """Measure everything, print the table, write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=HERE / "dense.json")

@@ -2,10 +2,11 @@
 
     python benchmarks/edits.py [--count 3000] [--first 0] [--show 10]
 
-A case is a seed (``tests/observe/sweep_cases.py``): a small random model of glassformer or of ``transformers``, some of
-whose projections are adapters, quantised or no linear maps and some of whose modules have hooks, texts with or without
-padding, edits of outer blocks, and a sweep over a site with a random batch size. Up to four of its places are compared
-with whole runs, and the lens and direct logits with the model's logits. Cases end "equal", "refused" by an InputError,
+A case is a seed (``tests/observe/sweep_cases.py``): a small random model of glassformer or of
+``transformers``, some of whose projections are adapters, quantised or no linear maps and some of
+whose modules have hooks, texts with or without padding, edits of outer blocks, and a sweep over a
+site with a random batch size. Up to four of its places are compared with whole runs, and the lens
+and direct logits with the model's logits. Cases end "equal", "refused" by an InputError,
 "different" or "raised"; the last two are printed, and are the exit status.
 """
 

@@ -1,12 +1,14 @@
-"""How quick the explorer's page is, measured in a browser: from hovering to what is drawn, and frames while moving.
+"""How quick the explorer's page is, measured in a browser: from hovering to what is drawn, and
+frames while moving.
 
     python benchmarks/explorer.py [--browser /usr/bin/chromium] [--out benchmarks/explorer.json]
 
-A decoder with random weights (6 layers, 8 heads, every other layer with a window, sinks) is served on this machine and
-looked at without a graphics card. *Hover to redraw* is the time from a pointer's event to the end of the frame that
-shows it. *Frames* are counted while every frame moves or zooms the matrix: first with a cold cache, when tiles are
-fetched on the way, then again over the same path. *Head to answer* is the time from the click that removes a head of a
-bundled model to the end of the frame that shows the new probabilities, the request to the server included; every click
+A decoder with random weights (6 layers, 8 heads, every other layer with a window, sinks) is served
+on this machine and looked at without a graphics card. *Hover to redraw* is the time from a
+pointer's event to the end of the frame that shows it. *Frames* are counted while every frame moves
+or zooms the matrix: first with a cold cache, when tiles are fetched on the way, then again over the
+same path. *Head to answer* is the time from the click that removes a head of a bundled model to the
+end of the frame that shows the new probabilities, the request to the server included; every click
 removes one more head.
 """
 
@@ -35,10 +37,22 @@ from glassformer.explorer.server import listen, make_server
 from glassformer.models import Decoder, DecoderConfig
 
 HERE = Path(__file__).parent
-SHORT, LONG = 512, 4096
+SHORT = 512
+LONG = 4096
 REMOVED_FROM = ("sentiment", "lookup-course", "lookup-facts", "recurrence", "induction")
-WORDS = [first + second for first in ("ba", "ce", "di", "fo", "gu", "la", "me", "ni") for second in "bdfgklmnprst"]
-FLAGS = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-sync")
+WORDS = [
+    first + second
+    for first in ("ba", "ce", "di", "fo", "gu", "la", "me", "ni")
+    for second in "bdfgklmnprst"
+]
+FLAGS = (
+    "no-sandbox",
+    "disable-gpu",
+    "disable-quic",
+    "no-first-run",
+    "disable-background-networking",
+    "disable-sync",
+)
 
 HOVER = """
 async ([selector, kind, count, inner]) => {
@@ -159,7 +173,9 @@ def text(tokens: int) -> str:
 
 
 def rest(
-    page: Page, busy: str = ".glassformer .shape-panel [data-busy=true]", there: str = ".glassformer .shape-panel"
+    page: Page,
+    busy: str = ".glassformer .shape-panel [data-busy=true]",
+    there: str = ".glassformer .shape-panel",
 ) -> None:
     """Wait until the view is there and nothing has been asked for a while."""
     page.locator(there).first.wait_for(timeout=120_000)
@@ -171,7 +187,9 @@ def rest(
         quiet = 0 if page.locator(busy).count() else quiet + 1
 
 
-def hovering(page: Page, address: str, shape: str, target: tuple[str, str, str | None]) -> dict[str, float]:
+def hovering(
+    page: Page, address: str, shape: str, target: tuple[str, str, str | None]
+) -> dict[str, float]:
     """Milliseconds from hovering to the end of the frame that shows it."""
     open_at(page, address, SHORT, shape=shape)
     rest(page, ".glassformer [data-busy=true]")
@@ -183,7 +201,10 @@ def hovering(page: Page, address: str, shape: str, target: tuple[str, str, str |
 def moving(page: Page, zooming: bool) -> dict[str, float]:
     """Frames a second while every frame moves or zooms, and the longest frame."""
     gaps = page.evaluate(MOVE, [5, zooming])
-    return {"frames_per_s": round(1000 * len(gaps) / sum(gaps), 1), "longest_ms": round(max(gaps), 1)}
+    return {
+        "frames_per_s": round(1000 * len(gaps) / sum(gaps), 1),
+        "longest_ms": round(max(gaps), 1),
+    }
 
 
 def removing(page: Page, address: str, model: str) -> dict[str, float]:
@@ -212,7 +233,8 @@ def measure(page: Page, address: str) -> dict[str, Any]:
         "words": (".token-text", "pointerover", "[data-place]"),
     }.items():
         found[f"hover_{shape}_{SHORT}_tokens"] = hovering(page, address, shape, target)
-    # Heads are measured in the background, which on two cores would be what is timed: wait for them as well.
+    # Heads are measured in the background, which on two cores would be what is timed: wait for them
+    # as well.
     open_at(page, address, LONG)
     rest(page, ".glassformer [data-busy=true]")
     for pass_ in ("cold", "warm"):
@@ -226,7 +248,9 @@ def measure(page: Page, address: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--browser", default=shutil.which("chromium"), help="path of a chromium")
     parser.add_argument("--out", type=Path, default=HERE / "explorer.json")
     arguments = parser.parse_args()
@@ -243,11 +267,17 @@ def main() -> None:
         found = measure(page, address)
         version = browser.version
         browser.close()
-    # What the page was still asking for is computed to its end: a thread of torch must not outlive the program.
+    # What the page was still asking for is computed to its end: a thread of torch must not outlive
+    # the program.
     server.config.timeout_graceful_shutdown = None
     server.should_exit = True
     thread.join(60)
-    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "chromium": version, "torch": torch.__version__}
+    machine = {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "chromium": version,
+        "torch": torch.__version__,
+    }
     report = json.dumps({**machine, **found}, indent=2)
     arguments.out.write_text(report + "\n", encoding="utf-8")
     print(report)

@@ -1,9 +1,11 @@
-"""Decoders of other families at their real shapes, random weights, beside transformers, in turns in one process.
+"""Decoders of other families at their real shapes, random weights, beside transformers, in turns in
+one process.
 
-    python benchmarks/families.py [--only qwen3,float32,1] [--rounds 5] [--threads 2] [--out benchmarks/families.json]
+    python benchmarks/families.py [--only qwen3,float32,1] [--rounds 5] [--threads 2] [--out
+    benchmarks/families.json]
 
-Each model is saved by transformers and read by us, so that both have the same weights. On a machine that does other
-things compare with one thread and ``--processor-time``: seconds of the processor.
+Each model is saved by transformers and read by us, so that both have the same weights. On a machine
+that does other things compare with one thread and ``--processor-time``: seconds of the processor.
 """
 
 from __future__ import annotations
@@ -23,12 +25,23 @@ from timing import each_turn, keep
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from contestants import Contestant, ours, theirs
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PretrainedConfig, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen3Config,
+)
 
 from glassformer.checkpoints.decoders import load_decoder
 
 HERE = Path(__file__).parent
-_LLAMA3_ROPE = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
 SHAPES: dict[str, PretrainedConfig] = {
     "gpt2": GPT2Config(),
     "qwen3": Qwen3Config(
@@ -51,18 +64,27 @@ SHAPES: dict[str, PretrainedConfig] = {
         head_dim=64,
         tie_word_embeddings=True,
         max_position_embeddings=131072,
-        rope_parameters={**_LLAMA3_ROPE, "original_max_position_embeddings": 8192, "rope_theta": 5e5},
+        rope_parameters={
+            **_LLAMA3_ROPE,
+            "original_max_position_embeddings": 8192,
+            "rope_theta": 5e5,
+        },
     ),
 }
 """GPT-2 small, Qwen3-0.6B and Llama-3.2-1B."""
-PROMPT, NEW = 512, 32
+PROMPT = 512
+NEW = 32
 """Tokens of all prompts together, and new ones of each text."""
 
 
 def pair(name: str, dtype: torch.dtype) -> tuple[Contestant, Contestant]:
-    """Ours and theirs, with the same weights, which both read in the same memory where they have the same form."""
+    """Ours and theirs, with the same weights, which both read in the same memory where they have
+    the same form.
+    """
     torch.manual_seed(0)
-    peer = AutoModelForCausalLM.from_config(SHAPES[name], dtype=torch.bfloat16, attn_implementation="sdpa").eval()
+    peer = AutoModelForCausalLM.from_config(
+        SHAPES[name], dtype=torch.bfloat16, attn_implementation="sdpa"
+    ).eval()
     with tempfile.TemporaryDirectory() as directory:
         peer.save_pretrained(directory)
         decoder = load_decoder(directory, dtype=dtype).eval()
@@ -71,31 +93,53 @@ def pair(name: str, dtype: torch.dtype) -> tuple[Contestant, Contestant]:
         by_shape.setdefault(weight.shape, []).append(weight.detach())
     for parameter in peer.parameters():
         wide = parameter.to(dtype)
-        parameter.data = next((each for each in by_shape.get(wide.shape, ()) if torch.equal(each, wide)), wide)
+        parameter.data = next(
+            (each for each in by_shape.get(wide.shape, ()) if torch.equal(each, wide)), wide
+        )
     peer.config.dtype = dtype
     return ours("glassformer", decoder), theirs("transformers", peer)
 
 
 def measure(
-    name: str, dtype: torch.dtype, batch: int, rounds: int, clock: Callable[[], float] = time.perf_counter
+    name: str,
+    dtype: torch.dtype,
+    batch: int,
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[dict[str, Any]]:
     """Seconds of reading a prompt and of generating, and the ratio of the medians."""
     both = pair(name, dtype)
     prompt = torch.randint(
-        SHAPES[name].vocab_size, (batch, PROMPT // batch), generator=torch.Generator().manual_seed(0)
+        SHAPES[name].vocab_size,
+        (batch, PROMPT // batch),
+        generator=torch.Generator().manual_seed(0),
     )
     rows = []
     for what in ("prefill", "decode"):
 
         def call(contestant: Contestant, what: str = what) -> object:
             with torch.inference_mode():
-                return contestant.prefill(prompt) if what == "prefill" else contestant.decode(prompt[:, :16], NEW)
+                return (
+                    contestant.prefill(prompt)
+                    if what == "prefill"
+                    else contestant.decode(prompt[:, :16], NEW)
+                )
 
-        times = each_turn({each.name: lambda each=each: call(each) for each in both}, rounds, clock=clock)
+        times = each_turn(
+            {each.name: lambda each=each: call(each) for each in both}, rounds, clock=clock
+        )
         medians = [statistics.median(each) for each in times.values()]
-        row = {"model": name, "dtype": str(dtype).removeprefix("torch."), "batch": batch, "what": what}
+        row = {
+            "model": name,
+            "dtype": str(dtype).removeprefix("torch."),
+            "batch": batch,
+            "what": what,
+        }
         rows.append({**row, "seconds": times, "ratio": medians[1] / medians[0]})
-        print({**row, "ours": medians[0], "theirs": medians[1], "ratio": round(rows[-1]["ratio"], 2)}, flush=True)
+        print(
+            {**row, "ours": medians[0], "theirs": medians[1], "ratio": round(rows[-1]["ratio"], 2)},
+            flush=True,
+        )
     return rows
 
 

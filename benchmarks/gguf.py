@@ -1,9 +1,12 @@
-"""Decoders of GGUF files beside llama.cpp, in turns: tokens per second of a prompt and of generation, and memory.
+"""Decoders of GGUF files beside llama.cpp, in turns: tokens per second of a prompt and of
+generation, and memory.
 
-    python benchmarks/gguf.py model.gguf [...] [--llama-bench PATH] [--rounds 5] [--threads 2] [--out FILE]
+    python benchmarks/gguf.py model.gguf [...] [--llama-bench PATH] [--rounds 5] [--threads 2]
+    [--out FILE]
 
-llama-bench is that of ``--llama-bench`` or of ``$LLAMA_BENCH``; without it there are our numbers alone. On a machine
-that does other things compare with one thread and ``--processor-time``: tokens per second of the processor's time.
+llama-bench is that of ``--llama-bench`` or of ``$LLAMA_BENCH``; without it there are our numbers
+alone. On a machine that does other things compare with one thread and ``--processor-time``: tokens
+per second of the processor's time.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from glassformer.generation.native_step import DecodingStep
 from glassformer.models import Decoder
 
 HERE = Path(__file__).parent
-PROMPT, NEW = 512, 64
+PROMPT = 512
+NEW = 64
 
 
 def read_prompt(model: Decoder) -> None:
@@ -38,7 +42,8 @@ def read_prompt(model: Decoder) -> None:
 
 def generate(model: Decoder) -> None:
     """The likeliest tokens after one."""
-    step, tokens = DecodingStep(model, model.new_cache(1, NEW + 1), constant=True), torch.tensor([[1]])
+    step = DecodingStep(model, model.new_cache(1, NEW + 1), constant=True)
+    tokens = torch.tensor([[1]])
     for _ in range(NEW):
         tokens = step(tokens).argmax(-1, keepdim=True)
 
@@ -58,7 +63,18 @@ def theirs(bench: str, file: str, what: str, threads: int, processor_time: bool)
 
     def run(repetitions: int) -> tuple[float, float]:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [bench, "-m", file, "-t", str(threads), *sizes, "-r", str(repetitions), "-o", "json"]
+        command = [
+            bench,
+            "-m",
+            file,
+            "-t",
+            str(threads),
+            *sizes,
+            "-r",
+            str(repetitions),
+            "-o",
+            "json",
+        ]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -71,7 +87,11 @@ def measure(file: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Medians and all rounds."""
     before = resident()
     model = load_gguf(file).eval()
-    print(file, f"{os.path.getsize(file) >> 20} MiB, in memory {(resident() - before) >> 20} MiB", flush=True)
+    print(
+        file,
+        f"{os.path.getsize(file) >> 20} MiB, in memory {(resident() - before) >> 20} MiB",
+        flush=True,
+    )
     rows = []
     for what in ("prompt", "generation"):
         rounds: dict[str, list[float]] = {"glassformer": []}
@@ -79,17 +99,23 @@ def measure(file: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for _ in range(arguments.rounds):
             rounds["glassformer"].append(ours(model, what, arguments.processor_time))
             if arguments.llama_bench:
-                found = theirs(arguments.llama_bench, file, what, arguments.threads, arguments.processor_time)
+                found = theirs(
+                    arguments.llama_bench, file, what, arguments.threads, arguments.processor_time
+                )
                 rounds.setdefault("llama.cpp", []).append(found)
         medians = {name: statistics.median(each) for name, each in rounds.items()}
-        rows.append({"file": Path(file).name, "what": what, "tokens per second": rounds, "medians": medians})
+        rows.append(
+            {"file": Path(file).name, "what": what, "tokens per second": rounds, "medians": medians}
+        )
         print(what, {name: round(each, 1) for name, each in medians.items()}, flush=True)
     return rows
 
 
 def resident() -> int:
     """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf(
+        "SC_PAGE_SIZE"
+    )
 
 
 def main() -> None:

@@ -1,25 +1,31 @@
-"""gpt-oss at its true size on this machine: loading, a prompt of 128 tokens, generation; seconds, memory, bytes read.
+"""gpt-oss at its true size on this machine: loading, a prompt of 128 tokens, generation; seconds,
+memory, bytes read.
 
-    python benchmarks/gpt_oss_20b.py [--directory /tmp/gpt-oss-20b] [--threads 2] [--out benchmarks/gpt_oss_20b.json]
-    python benchmarks/gpt_oss_20b.py --llama build/bin/llama-bench --gguf gpt-oss-20b.gguf     # beside llama.cpp
+    python benchmarks/gpt_oss_20b.py [--directory /tmp/gpt-oss-20b] [--threads 2] [--out
+    benchmarks/gpt_oss_20b.json] python benchmarks/gpt_oss_20b.py --llama build/bin/llama-bench
+    --gguf gpt-oss-20b.gguf     # beside llama.cpp
 
-Makes a checkpoint of random weights where there is none (13.8 GB, some minutes; the disk is asked first), and leaves it
-there unless ``--remove``; one that was there stays. ``--size eighth`` tries the script out.
+Makes a checkpoint of random weights where there is none (13.8 GB, some minutes; the disk is asked
+first), and leaves it there unless ``--remove``; one that was there stays. ``--size eighth`` tries
+the script out.
 
-Loading and generating have a process of their own each, which the system stops beyond ``--limit`` GiB of data
-(RLIMIT_DATA: what a program writes to, and not the files it maps). Peaks are the kernel's VmHWM, counted anew for each
-stage, and ``ru_maxrss`` for the whole process. Both count resident pages, those of mapped files too: ``anonymous`` and
-``file`` (RssAnon, RssFile) tell them apart. Weights are read into memory of the process and not mapped; the system's
-own copies of the files belong to nobody and are given up when memory is short, so after a load on a machine with
+Loading and generating have a process of their own each, which the system stops beyond ``--limit``
+GiB of data (RLIMIT_DATA: what a program writes to, and not the files it maps). Peaks are the
+kernel's VmHWM, counted anew for each stage, and ``ru_maxrss`` for the whole process. Both count
+resident pages, those of mapped files too: ``anonymous`` and ``file`` (RssAnon, RssFile) tell them
+apart. Weights are read into memory of the process and not mapped; the system's own copies of the
+files belong to nobody and are given up when memory is short, so after a load on a machine with
 little more memory than the model, the disk is not warm any more: ``cached`` tells what is left.
 
-With ``--llama``, the named llama-bench and we take turns, ``--rounds`` of them, with the same threads and tokens; each
-is a process that loads its weights. ``--gguf`` is the same checkpoint in the format of llama.cpp.
+With ``--llama``, the named llama-bench and we take turns, ``--rounds`` of them, with the same
+threads and tokens; each is a process that loads its weights. ``--gguf`` is the same checkpoint in
+the format of llama.cpp.
 
-A prompt is read, and then a text is generated from one token, as llama-bench does. Bandwidth is what all threads
-together read when they add up the numbers of a tensor of 256 MiB, which lies in huge pages as weights do: the best of
-some turns before the generation and of some after it, and the mean of the two, since it changes within seconds on
-shared machines. The bytes of a token are those of the weights that it passes, and of the keys and values that it sees.
+A prompt is read, and then a text is generated from one token, as llama-bench does. Bandwidth is
+what all threads together read when they add up the numbers of a tensor of 256 MiB, which lies in
+huge pages as weights do: the best of some turns before the generation and of some after it, and the
+mean of the two, since it changes within seconds on shared machines. The bytes of a token are those
+of the weights that it passes, and of the keys and values that it sees.
 """
 
 from __future__ import annotations
@@ -58,7 +64,9 @@ GIB = 2**30
 def status() -> dict[str, int]:
     """Of /proc/self/status, the sizes in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
+    return {
+        line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")
+    }
 
 
 def cached() -> int:
@@ -85,7 +93,9 @@ def measured(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 
 def make(options: argparse.Namespace) -> dict[str, Any]:
     """Write the checkpoint."""
-    size, told = measured(lambda: write_random_gpt_oss(options.directory, SIZES[options.size], layout=options.layout))
+    size, told = measured(
+        lambda: write_random_gpt_oss(options.directory, SIZES[options.size], layout=options.layout)
+    )
     return {**told, "bytes": size, "bytes_per_second": size / told["seconds"]}
 
 
@@ -105,7 +115,9 @@ def generate(options: argparse.Namespace) -> dict[str, Any]:
     native.library()
     model, loading = measured(lambda: loaded(options).eval())
     generator = torch.Generator().manual_seed(0)
-    prompt = torch.randint(model.config.vocab_size, (1, options.prompt), generator=generator).to(options.device)
+    prompt = torch.randint(model.config.vocab_size, (1, options.prompt), generator=generator).to(
+        options.device
+    )
     results: dict[str, Any] = {"load": loading}
     # A first short one, so that what happens once is not counted: threads start, tables are made.
     run(model, prompt[:, :2], 2)
@@ -145,19 +157,29 @@ def llama(options: argparse.Namespace) -> dict[str, float]:
     }
     flags = [str(each) for pair in sizes.items() for each in pair]
     command = [options.llama, "-m", options.gguf, *flags]
-    tests = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    tests = json.loads(
+        subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    )
     speeds = {"prefill" if test["n_gen"] == 0 else "generation": test["avg_ts"] for test in tests}
     return speeds | {"bandwidth": bandwidth(options)}
 
 
 def compared(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Medians and spread of ours and llama.cpp's tokens a second, and the ratio of the medians; bandwidths by round."""
+    """Medians and spread of ours and llama.cpp's tokens a second, and the ratio of the medians;
+    bandwidths by round.
+    """
     result: dict[str, Any] = {}
     for work in ("prefill", "generation"):
         speeds = {name: [each[name][work] for each in rounds] for name in rounds[0]}
         medians = {name: statistics.median(each) for name, each in speeds.items()}
-        result[work] = {"tokens_per_second": speeds, "ratio": medians["ours"] / medians["llama.cpp"]}
-        told = (f"{name} {medians[name]:.2f} ({min(each):.2f} to {max(each):.2f})" for name, each in speeds.items())
+        result[work] = {
+            "tokens_per_second": speeds,
+            "ratio": medians["ours"] / medians["llama.cpp"],
+        }
+        told = (
+            f"{name} {medians[name]:.2f} ({min(each):.2f} to {max(each):.2f})"
+            for name, each in speeds.items()
+        )
         print(f"{work:<12}{'   '.join(told)}   ratio {result[work]['ratio']:.2f}", flush=True)
     result["bandwidth"] = {name: [each[name]["bandwidth"] for each in rounds] for name in rounds[0]}
     return result
@@ -169,11 +191,19 @@ STAGES = {"make": make, "load": load, "generate": generate}
 NOT_FOR_STAGES = ("out", "remove", "limit", "stage", "llama", "gguf", "rounds")
 
 
-def in_process(stage: str, options: argparse.Namespace, limit: float | None = None) -> dict[str, Any]:
+def in_process(
+    stage: str, options: argparse.Namespace, limit: float | None = None
+) -> dict[str, Any]:
     """Run a stage in a process of its own, under a limit in GiB."""
     told = {name: value for name, value in vars(options).items() if name not in NOT_FOR_STAGES}
     flags = [f"--{name}={value}" for name, value in told.items() if value is not None]
-    command = [sys.executable, __file__, *flags, f"--stage={stage}", *([f"--limit={limit}"] if limit else [])]
+    command = [
+        sys.executable,
+        __file__,
+        *flags,
+        f"--stage={stage}",
+        *([f"--limit={limit}"] if limit else []),
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         return {"failed": done.returncode, "limit_gib": limit}
@@ -217,20 +247,34 @@ def share_of_bandwidth(generated: dict[str, Any], read: int) -> float:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--size", choices=sorted(SIZES), default="20b")
     parser.add_argument("--layout", choices=("huggingface", "openai"), default="huggingface")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--pack", choices=get_args(Pack), help="kind in which attention and output are packed")
+    parser.add_argument(
+        "--pack", choices=get_args(Pack), help="kind in which attention and output are packed"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=128, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=20, help="tokens to generate")
-    parser.add_argument("--limit", type=float, help="GiB of data; 16 for loading and 17 for generation at 20b")
-    parser.add_argument("--llama", type=Path, metavar="LLAMA_BENCH", help="compare with this program of llama.cpp")
-    parser.add_argument("--gguf", type=Path, help="for --llama: the same checkpoint in llama.cpp's format")
+    parser.add_argument(
+        "--limit", type=float, help="GiB of data; 16 for loading and 17 for generation at 20b"
+    )
+    parser.add_argument(
+        "--llama", type=Path, metavar="LLAMA_BENCH", help="compare with this program of llama.cpp"
+    )
+    parser.add_argument(
+        "--gguf", type=Path, help="for --llama: the same checkpoint in llama.cpp's format"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="for --llama: turns")
-    parser.add_argument("--remove", action="store_true", help="remove the checkpoint at the end, if this run made it")
+    parser.add_argument(
+        "--remove",
+        action="store_true",
+        help="remove the checkpoint at the end, if this run made it",
+    )
     parser.add_argument("--out", type=Path, default=HERE / "gpt_oss_20b.json")
     parser.add_argument("--stage", choices=sorted(STAGES), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -263,7 +307,9 @@ def main() -> None:
     for stage, limit in (("load", 16.0), ("generate", 17.0)):
         warm(options.directory)
         before = cached()
-        results[stage] = in_process(stage, options, options.limit or (limit if options.device == "cpu" else None))
+        results[stage] = in_process(
+            stage, options, options.limit or (limit if options.device == "cpu" else None)
+        )
         results[stage]["cached_gib_before_and_after"] = [before / GIB, cached() / GIB]
         show(stage, results[stage])
     if "generation" in results["generate"]:
@@ -275,7 +321,8 @@ def main() -> None:
         }
         show("reading", results["reading"])
     if options.llama and "generation" in results["generate"]:
-        rounds, shares = [], []
+        rounds = []
+        shares = []
         for _ in range(options.rounds):
             ours = in_process("generate", options)
             speeds = {work: ours[work]["tokens_per_second"] for work in ("prefill", "generation")}
@@ -283,7 +330,10 @@ def main() -> None:
             rounds.append({"ours": speeds, "llama.cpp": llama(options)})
             shares.append(share_of_bandwidth(ours, sum(read.values())))
         results["llama.cpp"] = compared(rounds) | {"share_of_bandwidth": shares}
-        print(f"share of bandwidth {statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})")
+        print(
+            f"share of bandwidth {statistics.median(shares):.2f} ({min(shares):.2f} to "
+            f"{max(shares):.2f})"
+        )
     kernel = native.library()
     results["machine"] = {
         "threads": options.threads,

@@ -1,13 +1,16 @@
-"""gpt-oss in bfloat16 beside float64: how far each implementation's logits are from what the same weights say exactly.
+"""gpt-oss in bfloat16 beside float64: how far each implementation's logits are from what the same
+weights say exactly.
 
-    python benchmarks/gpt_oss_precision.py [--openai CHECKOUT] [--out benchmarks/gpt_oss_precision.json]
+    python benchmarks/gpt_oss_precision.py [--openai CHECKOUT] [--out
+    benchmarks/gpt_oss_precision.json]
 
-Random models of the true form with hidden 256, and, for texts past 4,096 positions, of hidden 64. Exact is our model in
-float64. With ``--openai`` (a checkout of github.com/openai/gpt-oss) OpenAI's torch reference takes part, and ``agree``
-says how far it is from ours when both compute in float64. For each contestant, over all seeds:
+Random models of the true form with hidden 256, and, for texts past 4,096 positions, of hidden 64.
+Exact is our model in float64. With ``--openai`` (a checkout of github.com/openai/gpt-oss) OpenAI's
+torch reference takes part, and ``agree`` says how far it is from ours when both compute in float64.
+For each contestant, over all seeds:
 
-- ``rms``: of the difference of all logits. Most of it is of the few tokens that got another expert than in float64,
-  because two scores were nearer than what was rounded before them;
+- ``rms``: of the difference of all logits. Most of it is of the few tokens that got another expert
+  than in float64, because two scores were nearer than what was rounded before them;
 - ``median``: of the root mean square of a position, which those few do not move;
 - ``other``: how many choices of a token in a layer were of other experts.
 """
@@ -50,12 +53,18 @@ CASES: dict[str, tuple[DecoderConfig, int, int]] = {
 }
 
 Run = Callable[[Path, Tensor], tuple[Tensor, list[Tensor]]]
-"""Directory and tokens to logits ``[position, token]`` and, for each layer, the experts ``[position, top_k]``."""
+"""Directory and tokens to logits ``[position, token]`` and, for each layer, the experts
+``[position, top_k]``.
+"""
 
 
 def ours(dtype: torch.dtype, experts: str, pack: str | None = None) -> Run:
     def run(directory: Path, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-        decoder = Decoder.from_pretrained(directory / "openai", experts=experts, pack=pack).to(dtype).eval()
+        decoder = (
+            Decoder.from_pretrained(directory / "openai", experts=experts, pack=pack)
+            .to(dtype)
+            .eval()
+        )
         chosen: list[Tensor] = []
         for router in decoder.modules():
             if isinstance(router, Router):
@@ -65,7 +74,9 @@ def ours(dtype: torch.dtype, experts: str, pack: str | None = None) -> Run:
     return run
 
 
-def noting(choose: Callable[[Tensor], tuple[Tensor, ...]], chosen: list[Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+def noting(
+    choose: Callable[[Tensor], tuple[Tensor, ...]], chosen: list[Tensor]
+) -> Callable[..., tuple[Tensor, ...]]:
     def call(x: Tensor) -> tuple[Tensor, ...]:
         found = choose(x)
         chosen.append(found[1].flatten(0, -2))
@@ -75,16 +86,22 @@ def noting(choose: Callable[[Tensor], tuple[Tensor, ...]], chosen: list[Tensor])
 
 
 def hugging_faces(directory: Path, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-    model = GptOssForCausalLM.from_pretrained(directory / "huggingface", dtype=torch.bfloat16).eval()
+    model = GptOssForCausalLM.from_pretrained(
+        directory / "huggingface", dtype=torch.bfloat16
+    ).eval()
     chosen: list[Tensor] = []
     for layer in model.model.layers:
-        layer.mlp.router.register_forward_hook(lambda _module, _given, found: chosen.append(found[2]))
+        layer.mlp.router.register_forward_hook(
+            lambda _module, _given, found: chosen.append(found[2])
+        )
     return model(tokens[None]).logits[0], chosen
 
 
 def openais(model: ModuleType, dtype: torch.dtype) -> Run:
     def run(directory: Path, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-        theirs = model.Transformer.from_checkpoint(str(directory / "openai"), device="cpu").to(dtype)
+        theirs = model.Transformer.from_checkpoint(str(directory / "openai"), device="cpu").to(
+            dtype
+        )
         chosen: list[Tensor] = []
 
         def note(gate: nn.Module, _given: Any, scores: Tensor) -> None:
@@ -107,7 +124,8 @@ def in_float64(model: ModuleType) -> Iterator[None]:
     def forward(self: Any, x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.scale
 
-    theirs, model.RMSNorm.forward = model.RMSNorm.forward, forward
+    theirs = model.RMSNorm.forward
+    model.RMSNorm.forward = forward
     try:
         yield
     finally:
@@ -126,7 +144,9 @@ def compare(contestants: dict[str, Run], agree: Run | None, case: str) -> dict[s
             directory = Path(folder)
             for layout in ("openai", "huggingface"):
                 write_random_gpt_oss(directory / layout, config, layout=layout, seed=seed)
-            tokens = torch.randint(config.vocab_size, (length,), generator=torch.Generator().manual_seed(seed))
+            tokens = torch.randint(
+                config.vocab_size, (length,), generator=torch.Generator().manual_seed(seed)
+            )
             exact, experts = ours(torch.float64, "dense")(directory, tokens)
             if agree is not None:
                 worst = max(worst, (agree(directory, tokens)[0] - exact).abs().max().item())
@@ -136,7 +156,9 @@ def compare(contestants: dict[str, Run], agree: Run | None, case: str) -> dict[s
                 rms[name].append(away.mean().sqrt().item())
                 middle[name].append(away.sqrt().median().item())
                 pairs = zip(chosen, experts, strict=True)
-                other[name] += sum(int((a.sort().values != b.sort().values).any(-1).sum()) for a, b in pairs)
+                other[name] += sum(
+                    int((a.sort().values != b.sort().values).any(-1).sum()) for a, b in pairs
+                )
     results: dict[str, Any] = {
         name: {
             "rms": statistics.fmean(each**2 for each in rms[name]) ** 0.5,
@@ -147,11 +169,15 @@ def compare(contestants: dict[str, Run], agree: Run | None, case: str) -> dict[s
         for name in contestants
     }
     choices = seeds * length * config.num_layers
-    return results | {"seeds": seeds, "choices": choices} | ({} if agree is None else {"agree": worst})
+    return (
+        results | {"seeds": seeds, "choices": choices} | ({} if agree is None else {"agree": worst})
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--openai", type=Path, help="a checkout of github.com/openai/gpt-oss")
     parser.add_argument("--out", type=Path, default=HERE / "gpt_oss_precision.json")
     flags = parser.parse_args()

@@ -1,10 +1,12 @@
-"""The tasks of a study of a real model beside TransformerLens: seconds of both in turns, and their answers.
+"""The tasks of a study of a real model beside TransformerLens: seconds of both in turns, and their
+answers.
 
     pip install "transformer-lens>=4.3"          (the peer; in an environment of its own)
     python benchmarks/interpretability.py [--model FOLDER OR NAME] [--rounds 3] [--tasks heads lens]
 
-One process and one thread, CPU seconds. TransformerLens receives a copy of the weights. Where it runs the model once
-for each place, it runs some, from which its seconds are scaled. Results of tasks that are not run stay in the file.
+One process and one thread, CPU seconds. TransformerLens receives a copy of the weights. Where it
+runs the model once for each place, it runs some, from which its seconds are scaled. Results of
+tasks that are not run stay in the file.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ Task = tuple[Callable[[], Any], Callable[[], Any], float]
 
 
 class Study:
-    """Both models, and the prompts: indirect objects ("Mary and John ... John gave a drink to": Mary)."""
+    """Both models, and the prompts: indirect objects ("Mary and John ... John gave a drink to":
+    Mary).
+    """
 
     def __init__(self, name: str) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(name)
@@ -64,21 +68,31 @@ class Study:
         self.peer: Any = TransformerBridge.boot_transformers(
             name, hf_model=copy.deepcopy(self.model), tokenizer=self.tokenizer
         )
-        clean, flipped, others, right, wrong = [], [], [], [], []
+        clean = []
+        flipped = []
+        others = []
+        right = []
+        wrong = []
         for template, (number, (io, s)) in product(TEMPLATES, enumerate(NAMES)):
             for a, b in ((io, s), (s, io)):
                 third = ("Emma", "Peter", "Alice", "Lisa")[number]
                 texts = (template.format(a=a, b=b, s=each) for each in (s, io, third))
                 ids = [self.tokenizer(text, add_special_tokens=False).input_ids for text in texts]
                 clean.append(ids[0]), flipped.append(ids[1]), others.append(ids[2])
-                first = (self.tokenizer(f" {each}", add_special_tokens=False).input_ids[0] for each in (io, s))
+                first = (
+                    self.tokenizer(f" {each}", add_special_tokens=False).input_ids[0]
+                    for each in (io, s)
+                )
                 right.append(next(first)), wrong.append(next(first))
         self.clean, self.flipped, self.others = map(torch.tensor, (clean, flipped, others))
-        self.right, self.wrong = torch.tensor(right), torch.tensor(wrong)
+        self.right = torch.tensor(right)
+        self.wrong = torch.tensor(wrong)
         self.long = torch.randint(1000, 20000, (1, 256), generator=torch.Generator().manual_seed(0))
 
     def metric(self, logits: Tensor) -> Tensor:
-        """The mean difference of the two names' logits at the end, of the first texts if there are fewer."""
+        """The mean difference of the two names' logits at the end, of the first texts if there are
+        fewer.
+        """
         rows = torch.arange(len(logits))
         last = logits[:, -1]
         return (last[rows, self.right[: len(rows)]] - last[rows, self.wrong[: len(rows)]]).mean()
@@ -95,9 +109,14 @@ class Study:
 
 def tasks(study: Study) -> dict[str, Task]:
     """All tasks."""
-    model, peer, clean, flipped = study.model, study.peer, study.clean, study.flipped
-    metric, z = study.metric, "attn.hook_z"
-    four, four_flipped = clean[:8:2], flipped[:8:2]
+    model = study.model
+    peer = study.peer
+    clean = study.clean
+    flipped = study.flipped
+    metric = study.metric
+    z = "attn.hook_z"
+    four = clean[:8:2]
+    four_flipped = flipped[:8:2]
     places = [(layer, head) for layer in LAYERS for head in range(9)]
     few = places[::9]  # one head of each layer
 
@@ -107,7 +126,9 @@ def tasks(study: Study) -> dict[str, Task]:
     def peers_patch(function: Any, names: str, axes: tuple[str, str], some: Any) -> Tensor:
         with torch.no_grad():
             cache = study.cache(clean, names)
-            return function(peer, flipped, cache, metric, index_axis_names=None, index_df=places_of(axes, some))
+            return function(
+                peer, flipped, cache, metric, index_axis_names=None, index_df=places_of(axes, some)
+            )
 
     def ours_at(sweep: Any, some: Sequence[tuple[int, int]]) -> Tensor:
         return torch.stack([sweep.values[LAYERS.index(layer), at] for layer, at in some])
@@ -122,7 +143,9 @@ def tasks(study: Study) -> dict[str, Task]:
 
     def peers_means() -> Tensor:
         means = study.cache(study.others, "hook_z")
-        return torch.stack([ablated(*at, means[f"blocks.{at[0]}.{z}"].mean(0)[:, at[1]]) for at in few])
+        return torch.stack(
+            [ablated(*at, means[f"blocks.{at[0]}.{z}"].mean(0)[:, at[1]]) for at in few]
+        )
 
     def peers_parts() -> Tensor:
         with torch.no_grad():
@@ -134,7 +157,9 @@ def tasks(study: Study) -> dict[str, Task]:
             scale = (stream.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
             found = []
             for layer in range(30):
-                weight = peer.original_model.model.layers[layer].self_attn.o_proj.weight.unflatten(1, (9, 64))
+                weight = peer.original_model.model.layers[layer].self_attn.o_proj.weight.unflatten(
+                    1, (9, 64)
+                )
                 heads = torch.einsum(
                     "bhd,ohd->hbo",
                     cache[f"blocks.{layer}.{z}"][:, -1].unflatten(-1, (9, -1))
@@ -149,7 +174,10 @@ def tasks(study: Study) -> dict[str, Task]:
         found = direct_logits(model, four, study.right[:8:2], study.wrong[:8:2])
         by_name = dict(zip(found.names, found.values, strict=True))
         return torch.stack(
-            [torch.stack([by_name[f"layer {layer} head {head}"] for head in range(9)]) for layer in range(30)]
+            [
+                torch.stack([by_name[f"layer {layer} head {head}"] for head in range(9)])
+                for layer in range(30)
+            ]
         )
 
     senders = ((17, 4), (19, 2), (20, 0), (16, 0))
@@ -160,15 +188,20 @@ def tasks(study: Study) -> dict[str, Task]:
 
     def ours_paths() -> Tensor:
         given = model, four, four_flipped, metric_four
-        return torch.stack([path_patch(*given, Sender(*each), Receiver(23, 3, "q")).values[0] for each in senders])
+        return torch.stack(
+            [path_patch(*given, Sender(*each), Receiver(23, 3, "q")).values[0] for each in senders]
+        )
 
     def peers_paths() -> Tensor:
         names = ("hook_z", "hook_mlp_out")
-        theirs, ours = study.cache(four_flipped, *names), study.cache(four, "hook_z")
+        theirs = study.cache(four_flipped, *names)
+        ours = study.cache(four, "hook_z")
         found = []
         for layer, head in senders:
 
-            def frozen(values: Tensor, hook: Any, name: str, layer: int = layer, head: int = head) -> Tensor:
+            def frozen(
+                values: Tensor, hook: Any, name: str, layer: int = layer, head: int = head
+            ) -> Tensor:
                 new = theirs[name].clone()
                 if name == f"blocks.{layer}.{z}":
                     new[:, :, head] = ours[name][:, :, head]
@@ -177,7 +210,10 @@ def tasks(study: Study) -> dict[str, Task]:
             kept: list[Tensor] = []
             hooks: Any = [(name, functools.partial(frozen, name=name)) for name in theirs]
             hooks.append(
-                ("blocks.23.attn.hook_q", lambda values, hook, kept=kept: kept.append(values[:, :, 3].clone()))
+                (
+                    "blocks.23.attn.hook_q",
+                    lambda values, hook, kept=kept: kept.append(values[:, :, 3].clone()),
+                )
             )
             study.hooked(four_flipped, hooks)
 
@@ -255,12 +291,18 @@ def tasks(study: Study) -> dict[str, Task]:
             return model.generate(prompt, max_new_tokens=30, do_sample=False, pad_token_id=0)
 
     def peers_steered() -> Tensor:
-        with peer.hooks(fwd_hooks=[("blocks.14.hook_resid_post", lambda values, hook: values + vector)]):
-            return peer.generate(prompt, max_new_tokens=30, do_sample=False, verbose=False, return_type="tokens")
+        with peer.hooks(
+            fwd_hooks=[("blocks.14.hook_resid_post", lambda values, hook: values + vector)]
+        ):
+            return peer.generate(
+                prompt, max_new_tokens=30, do_sample=False, verbose=False, return_type="tokens"
+            )
 
     positions = [(layer, at) for layer in LAYERS for at in range(14)]
-    share, few_positions = len(few) / len(places), positions[::14]
-    heads, residual = patching.get_act_patch_attn_head_out_all_pos, patching.get_act_patch_resid_pre
+    share = len(few) / len(places)
+    few_positions = positions[::14]
+    heads = patching.get_act_patch_attn_head_out_all_pos
+    residual = patching.get_act_patch_resid_pre
     ours = functools.partial(patch_sweep, model, clean, flipped, metric, layers=LAYERS)
     zeroed = functools.partial(ablation_sweep, model, clean, metric, layers=LAYERS)
     return {
@@ -274,7 +316,11 @@ def tasks(study: Study) -> dict[str, Task]:
             lambda: peers_patch(residual, "hook_resid_pre", ("layer", "pos"), few_positions),
             len(few_positions) / len(positions),
         ),
-        "zero": (lambda: ours_at(zeroed(), few), lambda: torch.stack([ablated(*at, 0.0) for at in few]), share),
+        "zero": (
+            lambda: ours_at(zeroed(), few),
+            lambda: torch.stack([ablated(*at, 0.0) for at in few]),
+            share,
+        ),
         "mean": (lambda: ours_at(zeroed(reference=study.others), few), peers_means, share),
         "parts": (ours_parts, peers_parts, 1),
         "paths": (ours_paths, peers_paths, 1),
@@ -291,16 +337,26 @@ def tasks(study: Study) -> dict[str, Task]:
         "weights": (ours_weights, peers_weights, 1),
         "forbidden": (
             ours_forbidden,
-            lambda: study.hooked(study.long, [(lambda name: name.endswith("hook_attn_scores"), no_first)]),
+            lambda: study.hooked(
+                study.long, [(lambda name: name.endswith("hook_attn_scores"), no_first)]
+            ),
             1,
         ),
-        "pass": (lambda: torch.no_grad()(model)(study.long).logits, lambda: torch.no_grad()(peer)(study.long), 1),
+        "pass": (
+            lambda: torch.no_grad()(model)(study.long).logits,
+            lambda: torch.no_grad()(peer)(study.long),
+            1,
+        ),
     }
 
 
 def main() -> None:
-    """Measure the chosen tasks, print them, and keep them in the JSON file beside those that are there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measure the chosen tasks, print them, and keep them in the JSON file beside those that are
+    there.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-135M-Instruct")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tasks", nargs="*", help="those to run; all when left out")
@@ -320,7 +376,9 @@ def main() -> None:
     keep(results, args.out, transformer_lens=version("transformer-lens"))
 
 
-def compared(ours: Callable[[], Any], theirs: Callable[[], Any], share: float, *, rounds: int) -> dict[str, float]:
+def compared(
+    ours: Callable[[], Any], theirs: Callable[[], Any], share: float, *, rounds: int
+) -> dict[str, float]:
     """Seconds of both in turns, after one call of each."""
     ours(), theirs()
     spent: tuple[list[float], list[float]] = [], []
@@ -345,13 +403,19 @@ def compared(ours: Callable[[], Any], theirs: Callable[[], Any], share: float, *
 
 
 def memory(study: Study) -> dict[str, float]:
-    """Peak MiB of a sweep over a layer's heads, by ``batch_size``, and of the peer's run with a cache of them."""
+    """Peak MiB of a sweep over a layer's heads, by ``batch_size``, and of the peer's run with a
+    cache of them.
+    """
     given = study.model, study.clean, study.flipped, study.metric
     sweep = functools.partial(patch_sweep, *given, layers=15)
     found = {
-        f"batch_size={size}": peak_bytes(functools.partial(sweep, batch_size=size)) / MIB for size in (16, 48, 128)
+        f"batch_size={size}": peak_bytes(functools.partial(sweep, batch_size=size)) / MIB
+        for size in (16, 48, 128)
     }
-    return {**found, "transformer_lens": peak_bytes(lambda: study.cache(study.clean, "hook_z")) / MIB}
+    return {
+        **found,
+        "transformer_lens": peak_bytes(lambda: study.cache(study.clean, "hook_z")) / MIB,
+    }
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
     pip install "transformer-lens>=4.3"          (the peer; in an environment of its own)
     python benchmarks/intervene.py [--rounds 3] [--threads 2] [--out benchmarks/intervene.json]
 
-A random model of GPT-2 small's shape and 8 x 16 tokens. The candidates run in turns in one process. TransformerLens
-receives a copy of the weights. In each turn it runs an eighth of the places, as each place costs it one forward pass
-whatever the texts are, and ours sweeps all places; medians count.
+A random model of GPT-2 small's shape and 8 x 16 tokens. The candidates run in turns in one process.
+TransformerLens receives a copy of the weights. In each turn it runs an eighth of the places, as
+each place costs it one forward pass whatever the texts are, and ours sweeps all places; medians
+count.
 """
 
 from __future__ import annotations
@@ -78,15 +79,22 @@ def difference(logits: Tensor) -> Tensor:
 
 def boot(model: Any) -> Any:
     """TransformerLens with the weights of ``model``."""
-    words = Tokenizer(WordLevel({"<|endoftext|>": 0, "a": 1}, unk_token="<|endoftext|>"))  # it insists on a tokenizer
+    words = Tokenizer(
+        WordLevel({"<|endoftext|>": 0, "a": 1}, unk_token="<|endoftext|>")
+    )  # it insists on a tokenizer
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<|endoftext|>")
-    return TransformerBridge.boot_transformers("gpt2", hf_model=copy.deepcopy(model), tokenizer=tokenizer)
+    return TransformerBridge.boot_transformers(
+        "gpt2", hf_model=copy.deepcopy(model), tokenizer=tokenizer
+    )
 
 
 @torch.no_grad()
 def sweeps(rounds: int) -> dict[str, Any]:
-    """Both sweeps, of ours on texts that differ at every position and on texts with equal first halves."""
-    model, own = gpt2(), decoder()
+    """Both sweeps, of ours on texts that differ at every position and on texts with equal first
+    halves.
+    """
+    model = gpt2()
+    own = decoder()
     peer = boot(model)
     clean, corrupted = texts()
     halves = texts(shared=8)
@@ -101,12 +109,22 @@ def sweeps(rounds: int) -> dict[str, Any]:
             "Decoder": functools.partial(sweep, own, clean, corrupted),
         }
         spent: dict[str, list[float]] = {"TransformerLens": [], **{name: [] for name in runs}}
-        differences, effects = [], []
+        differences = []
+        effects = []
         for turn in range(rounds):
             rows = slice(turn, None, 8)
             start = time.perf_counter()
-            expected = theirs(peer, corrupted, cache, difference, index_axis_names=None, index_df=places.iloc[rows])
-            spent["TransformerLens"].append((time.perf_counter() - start) * len(places) / len(expected))
+            expected = theirs(
+                peer,
+                corrupted,
+                cache,
+                difference,
+                index_axis_names=None,
+                index_df=places.iloc[rows],
+            )
+            spent["TransformerLens"].append(
+                (time.perf_counter() - start) * len(places) / len(expected)
+            )
             for name, run in runs.items():
                 start = time.perf_counter()
                 found = run()
@@ -130,13 +148,18 @@ def sweeps(rounds: int) -> dict[str, Any]:
 @torch.no_grad()
 def memory() -> dict[str, float]:
     """Peak MiB of a sweep over the heads of one layer, by ``batch_size``."""
-    model, given = gpt2(), texts()
+    model = gpt2()
+    given = texts()
     sweep = functools.partial(patch_sweep, model, *given, difference, layers=5)
-    return {str(size): peak_bytes(functools.partial(sweep, batch_size=size)) / MIB for size in (8, 96)}
+    return {
+        str(size): peak_bytes(functools.partial(sweep, batch_size=size)) / MIB for size in (8, 96)
+    }
 
 
 def overhead(rounds: int) -> dict[str, Any]:
-    """What watching costs: seconds of a forward pass, and of entering and leaving a block around it."""
+    """What watching costs: seconds of a forward pass, and of entering and leaving a block around
+    it.
+    """
     model, (clean, corrupted) = gpt2(), texts()
 
     def forward() -> None:
@@ -159,8 +182,14 @@ def overhead(rounds: int) -> dict[str, Any]:
         attribution_sweep(model, clean, corrupted, difference)
 
     runs = {"forward": forward, "forward in capture": watched, "attribution_sweep": attributed}
-    seconds = {**in_turns(runs, rounds), **in_turns({"empty intervene": empty, "empty capture": smallest}, rounds, 20)}
-    return {"seconds": seconds, "forwards": {name: each / seconds["forward"] for name, each in seconds.items()}}
+    seconds = {
+        **in_turns(runs, rounds),
+        **in_turns({"empty intervene": empty, "empty capture": smallest}, rounds, 20),
+    }
+    return {
+        "seconds": seconds,
+        "forwards": {name: each / seconds["forward"] for name, each in seconds.items()},
+    }
 
 
 @torch.no_grad()
@@ -184,7 +213,9 @@ def recipes(rounds: int) -> dict[str, float]:
         with intervene(model, edit):
             model(clean)
 
-    path = functools.partial(path_patch, model, clean, corrupted, difference, Sender(0, 3), Receiver(2, 1, "k"))
+    path = functools.partial(
+        path_patch, model, clean, corrupted, difference, Sender(0, 3), Receiver(2, 1, "k")
+    )
     runs: dict[str, Any] = {
         "forward": lambda: model(clean),
         **{name: functools.partial(edited, edit) for name, edit in edits.items()},
@@ -199,7 +230,9 @@ def recipes(rounds: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure everything, print it, write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=HERE / "intervene.json")

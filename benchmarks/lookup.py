@@ -1,10 +1,12 @@
-"""Training throughput of our EncoderDecoder beside torch.nn.Transformer: same sizes, in turns in one process.
+"""Training throughput of our EncoderDecoder beside torch.nn.Transformer: same sizes, in turns in
+one process.
 
     python benchmarks/lookup.py [--rounds 15] [--out benchmarks/lookup.json]
 
-A step is forward, loss, backward and AdamW (torch's fused one, for both). The peer is torch.nn.Transformer between an
-nn.Embedding for each side and an nn.Linear, with the masks it needs for the same result; both get the same weights, so
-that the losses before the first step can be compared. Dropout is 0 for both: torch drops attention weights too.
+A step is forward, loss, backward and AdamW (torch's fused one, for both). The peer is
+torch.nn.Transformer between an nn.Embedding for each side and an nn.Linear, with the masks it needs
+for the same result; both get the same weights, so that the losses before the first step can be
+compared. Dropout is 0 for both: torch drops attention weights too.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ WORKLOADS = (
 
 
 class Peer(nn.Module):
-    """torch.nn.Transformer with embeddings, sinusoidal target positions and an output projection around it."""
+    """torch.nn.Transformer with embeddings, sinusoidal target positions and an output projection
+    around it.
+    """
 
     def __init__(self, ours: EncoderDecoder) -> None:
         super().__init__()
@@ -74,7 +78,9 @@ class Peer(nn.Module):
         table = ours.target_positions.table
         assert isinstance(table, Tensor)
         self.positions = nn.Buffer(table)
-        self.future = nn.Buffer(nn.Transformer.generate_square_subsequent_mask(config.max_target_len))
+        self.future = nn.Buffer(
+            nn.Transformer.generate_square_subsequent_mask(config.max_target_len)
+        )
         self.copy(ours)
 
     @torch.no_grad()
@@ -102,8 +108,15 @@ class Peer(nn.Module):
         for theirs, mine in zip(transformer.decoder.layers, ours.decoder_layers, strict=True):
             attention(theirs.self_attn, mine.self_attention)
             attention(theirs.multihead_attn, mine.cross_attention)
-            pairs += [(theirs.norm1, mine.self_attention_norm), (theirs.norm2, mine.cross_attention_norm)]
-            pairs += [(theirs.norm3, mine.ffn_norm), (theirs.linear1, mine.ffn.up), (theirs.linear2, mine.ffn.down)]
+            pairs += [
+                (theirs.norm1, mine.self_attention_norm),
+                (theirs.norm2, mine.cross_attention_norm),
+            ]
+            pairs += [
+                (theirs.norm3, mine.ffn_norm),
+                (theirs.linear1, mine.ffn.up),
+                (theirs.linear2, mine.ffn.down),
+            ]
         for other, own in pairs:
             other.load_state_dict(own.state_dict())
 
@@ -148,7 +161,9 @@ def step(model: nn.Module, source: Tensor, target: Tensor) -> Callable[[], Tenso
 
 
 def compare(rounds: int, only: str | None) -> list[dict[str, Any]]:
-    """A row for each workload: examples a second, how many times as fast we are, difference of the first loss."""
+    """A row for each workload: examples a second, how many times as fast we are, difference of the
+    first loss.
+    """
     rows = []
     for load in WORKLOADS:
         if only is not None and only not in load.name:
@@ -174,7 +189,10 @@ def compare(rounds: int, only: str | None) -> list[dict[str, Any]]:
             lengths = torch.randint(1, load.source_len, (load.batch, 1))
             source = source.where(torch.arange(load.source_len) < lengths, 0)
         target = torch.randint(1, load.vocab_size, (load.batch, load.target_len + 1))
-        runs = {"glassformer": step(ours, source, target), "torch.nn.Transformer": step(peer, source, target)}
+        runs = {
+            "glassformer": step(ours, source, target),
+            "torch.nn.Transformer": step(peer, source, target),
+        }
         losses = [float(run()) for run in runs.values()]
         seconds = in_turns(runs, rounds, load.repeats)
         row: dict[str, Any] = {
@@ -183,16 +201,23 @@ def compare(rounds: int, only: str | None) -> list[dict[str, Any]]:
             "times_as_fast": seconds["torch.nn.Transformer"] / seconds["glassformer"],
             "difference_of_first_loss": abs(losses[0] - losses[1]),
         }
-        shown = "  ".join(f"{who} {value:8.0f}/s" for who, value in row["examples_a_second"].items())
+        shown = "  ".join(
+            f"{who} {value:8.0f}/s" for who, value in row["examples_a_second"].items()
+        )
         difference = row["difference_of_first_loss"]
-        print(f"{load.name:<36}{shown}   ->  {row['times_as_fast']:.2f}x   {difference:.1e}", flush=True)
+        print(
+            f"{load.name:<36}{shown}   ->  {row['times_as_fast']:.2f}x   {difference:.1e}",
+            flush=True,
+        )
         rows.append(row)
     return rows
 
 
 def main() -> None:
     """Measure everything, print the table, write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", help="a part of the name of a row")
     parser.add_argument("--threads", type=int, default=2)

@@ -1,11 +1,13 @@
-"""MXFP4: speed of expansion, of products with packed weights and of mixtures, compared with the peers.
+"""MXFP4: speed of expansion, of products with packed weights and of mixtures, compared with the
+peers.
 
     python benchmarks/mxfp4.py [--threads 1] [--openai weights.py] [--out benchmarks/mxfp4.json]
 
-Contestants run in turns in one process, and medians are compared. A matrix is one expert's gate and up projection of
-gpt-oss, 5,760 x 2,880; each call takes the next of eight of them, so that none is in the processor's cache. With
-``--openai`` (gpt_oss/torch/weights.py of github.com/openai/gpt-oss) OpenAI's own function is measured; without it, a
-function with the same steps. ``bits`` says whether all expansions are equal to the last bit.
+Contestants run in turns in one process, and medians are compared. A matrix is one expert's gate and
+up projection of gpt-oss, 5,760 x 2,880; each call takes the next of eight of them, so that none is
+in the processor's cache. With ``--openai`` (gpt_oss/torch/weights.py of github.com/openai/gpt-oss)
+OpenAI's own function is measured; without it, a function with the same steps. ``bits`` says whether
+all expansions are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -33,10 +35,16 @@ from glassformer.layers.quantized import mxfp4
 from glassformer.layers.quantized.packed_experts import PackedMixture
 
 HERE = Path(__file__).parent
-HIDDEN, FF, MATRICES, EXPERTS, TOP_K = 2880, 2880, 8, 8, 4
+HIDDEN = 2880
+FF = 2880
+MATRICES = 8
+EXPERTS = 8
+TOP_K = 4
 GROUPS = HIDDEN // mxfp4.GROUP
 WEIGHTS = 2 * FF * HIDDEN
-VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.bfloat16)
+VALUES = torch.tensor(
+    [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.bfloat16
+)
 
 Expand = Callable[[Tensor, Tensor], Tensor]
 
@@ -68,13 +76,17 @@ def openai_itself(file: Path) -> Expand:
     return expand
 
 
-NUMBERS = torch.tensor([[float(value) * 2.0 ** (scale - 127) for value in VALUES] for scale in range(256)])
+NUMBERS = torch.tensor(
+    [[float(value) * 2.0 ** (scale - 127) for value in VALUES] for scale in range(256)]
+)
 NUMBERS = NUMBERS.to(torch.bfloat16).flatten()
 
 
 @torch.compile(dynamic=False)
 def compiled(blocks: Tensor, scales: Tensor) -> Tensor:
-    """The form of the expansion that torch.compile made the fastest loop of, among several: one table for all."""
+    """The form of the expansion that torch.compile made the fastest loop of, among several: one
+    table for all.
+    """
     codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(-2).int()
     return NUMBERS[codes + 16 * scales.int().unsqueeze(-1)].flatten(-2)
 
@@ -83,7 +95,10 @@ def compiled(blocks: Tensor, scales: Tensor) -> Tensor:
 def compiled_product(blocks: Tensor, scales: Tensor, x: Tensor) -> Tensor:
     """The same for the product with few tokens: one loop, which writes no weight anywhere."""
     pairs = x.float().view(len(x), 1, -1, 16, 2)
-    sums = VALUES.float()[(blocks & 15).int()] * pairs[..., 0] + VALUES.float()[(blocks >> 4).int()] * pairs[..., 1]
+    sums = (
+        VALUES.float()[(blocks & 15).int()] * pairs[..., 0]
+        + VALUES.float()[(blocks >> 4).int()] * pairs[..., 1]
+    )
     return (sums * (scales.int() << 23).view(torch.float32).unsqueeze(-1)).sum((-1, -2))
 
 
@@ -98,8 +113,12 @@ def without_kernel(call: Callable[[], Tensor]) -> Tensor:
 
 def matrices() -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(0)
-    blocks = torch.randint(256, (MATRICES, 2 * FF, GROUPS, 16), dtype=torch.uint8, generator=generator)
-    scales = torch.randint(112, 124, (MATRICES, 2 * FF, GROUPS), dtype=torch.uint8, generator=generator)
+    blocks = torch.randint(
+        256, (MATRICES, 2 * FF, GROUPS, 16), dtype=torch.uint8, generator=generator
+    )
+    scales = torch.randint(
+        112, 124, (MATRICES, 2 * FF, GROUPS), dtype=torch.uint8, generator=generator
+    )
     return list(zip(blocks, scales, strict=True))
 
 
@@ -125,7 +144,9 @@ def expansion(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
         "OpenAI": openai,
         "transformers": transformers_transposed,
         "torch.compile": compiled,
-        "glassformer, torch's operators": lambda *packed: without_kernel(lambda: mxfp4.decode(*packed)),
+        "glassformer, torch's operators": lambda *packed: without_kernel(
+            lambda: mxfp4.decode(*packed)
+        ),
     }
     if fast:
         contestants["glassformer"] = mxfp4.decode
@@ -139,7 +160,9 @@ def expansion(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
     seconds = in_turns({name: over(given, expand) for name, expand in contestants.items()}, rounds)
     return {
         "seconds": seconds,
-        "billion_weights_per_second": {name: WEIGHTS / each / 1e9 for name, each in seconds.items()},
+        "billion_weights_per_second": {
+            name: WEIGHTS / each / 1e9 for name, each in seconds.items()
+        },
         "times_openai": {name: seconds["OpenAI"] / each for name, each in seconds.items()},
         "bits": equal,
     }
@@ -147,7 +170,9 @@ def expansion(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
 
 @torch.no_grad()
 def product(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
-    """One matrix times some tokens; of dense weights in bfloat16 too, which are four times as much to read."""
+    """One matrix times some tokens; of dense weights in bfloat16 too, which are four times as much
+    to read.
+    """
     given = matrices()
     dense = cycle([mxfp4.decode(*packed) for packed in given])
     results: dict[str, Any] = {}
@@ -155,7 +180,9 @@ def product(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
         x = torch.randn(tokens, HIDDEN).bfloat16()
         out = torch.empty(tokens, 2 * FF)
 
-        def packed_product(blocks: Tensor, scales: Tensor, x: Tensor = x, out: Tensor = out) -> Tensor:
+        def packed_product(
+            blocks: Tensor, scales: Tensor, x: Tensor = x, out: Tensor = out
+        ) -> Tensor:
             multiply(x, blocks, scales, out)
             return out
 
@@ -163,7 +190,11 @@ def product(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
             return F.linear(x, openai(blocks, scales))
 
         def by_compiler(blocks: Tensor, scales: Tensor, x: Tensor = x) -> Tensor:
-            return compiled_product(blocks, scales, x) if len(x) <= 4 else F.linear(x, compiled(blocks, scales))
+            return (
+                compiled_product(blocks, scales, x)
+                if len(x) <= 4
+                else F.linear(x, compiled(blocks, scales))
+            )
 
         contestants: dict[str, Callable[[], Tensor]] = {
             "OpenAI's expansion, then the product": over(given, expanded),
@@ -180,7 +211,9 @@ def product(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
         seconds = in_turns(contestants, rounds)
         results[f"{tokens} tokens"] = {
             "seconds": seconds,
-            "billion_weights_per_second": {name: WEIGHTS / each / 1e9 for name, each in seconds.items()},
+            "billion_weights_per_second": {
+                name: WEIGHTS / each / 1e9 for name, each in seconds.items()
+            },
             "error_of_glassformer": error,
         }
     return results
@@ -213,7 +246,9 @@ def mixture(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Measure everything, print it, write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", help="the name of one part, which is printed and not written")
     parser.add_argument("--threads", type=int, default=1)

@@ -1,10 +1,12 @@
 """How long a reader of the page waits for a real language model, measured in a browser.
 
-    python benchmarks/page.py [PART ...] [--model smollm2] [--browser /usr/bin/chromium] [--out benchmarks/page.json]
+    python benchmarks/page.py [PART ...] [--model smollm2] [--browser /usr/bin/chromium] [--out
+    benchmarks/page.json]
 
-Each part starts ``glassformer explore MODEL`` anew and drives the page that it serves, without a graphics card. Times
-are seconds from the event in the page (a click, a changed text) to the frame that shows the answer, requests to the
-server included; *open* begins with the command, *first token* with the call of ``load`` after the import.
+Each part starts ``glassformer explore MODEL`` anew and drives the page that it serves, without a
+graphics card. Times are seconds from the event in the page (a click, a changed text) to the frame
+that shows the answer, requests to the server included; *open* begins with the command, *first
+token* with the call of ``load`` after the import.
 
 =========  ============================================================================================
 open       the command until the answer to the first text is painted; loading until the first token
@@ -35,7 +37,14 @@ from urllib.parse import urlencode
 from playwright.sync_api import Browser, Page, sync_playwright
 
 HERE = Path(__file__).parent
-FLAGS = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-sync")
+FLAGS = (
+    "no-sandbox",
+    "disable-gpu",
+    "disable-quic",
+    "no-first-run",
+    "disable-background-networking",
+    "disable-sync",
+)
 PEOPLE = ("Mary", "Tom", "Anna", "Paul", "Lucy", "Mark")
 FIRST = """
 import time, glassformer, glassformer.generation.language_model
@@ -61,7 +70,9 @@ async ([action, done]) => {
   return (performance.now() - start) / 1000;
 }
 """
-"""Seconds from an action to the first painted frame in which a condition holds. Nothing runs between two changes."""
+"""Seconds from an action to the first painted frame in which a condition holds. Nothing runs
+between two changes.
+"""
 
 TYPE = """() => {{
   const field = document.querySelector(".reading textarea");
@@ -72,7 +83,9 @@ READ = """() => {
   const said = document.querySelector(".said");
   return said.dataset.busy === "false" && said.textContent !== "" && said.textContent !== window.saidBefore;
 }"""
-CLICK = """() => document.querySelectorAll('[aria-label="Heads to remove"] button')[{head}].click()"""
+CLICK = (
+    """() => document.querySelectorAll('[aria-label="Heads to remove"] button')[{head}].click()"""
+)
 ANSWERED = """() => document.querySelector(".prediction")?.dataset.busy === "false"
   && document.querySelectorAll(".changes .change").length === {changes}"""
 SWEPT = f"""() => ({READ})() && document.querySelector('[aria-label="What each head does"] .legend')
@@ -88,9 +101,12 @@ QUIET = """() => document.querySelector('[data-busy="true"], .sweeping') === nul
 
 def text(at: int, tokens: int = 14) -> str:
     """One of many texts of as many tokens, each of one word."""
-    one, other = PEOPLE[at % len(PEOPLE)], PEOPLE[(at + 1 + at // len(PEOPLE)) % len(PEOPLE)]
+    one = PEOPLE[at % len(PEOPLE)]
+    other = PEOPLE[(at + 1 + at // len(PEOPLE)) % len(PEOPLE)]
     words = f"When {one} and {other} went to the store, {other} gave a drink to".split(" ")
-    words = [part for word in words for part in ([word[:-1], ","] if word.endswith(",") else [word])]
+    words = [
+        part for word in words for part in ([word[:-1], ","] if word.endswith(",") else [word])
+    ]
     return " ".join((words * (1 + tokens // len(words)))[-tokens:]).replace(" ,", ",")
 
 
@@ -98,7 +114,18 @@ def text(at: int, tokens: int = 14) -> str:
 def served(model: str) -> Iterator[tuple[str, float]]:
     """The address of the page, and when the command was begun."""
     begun = time.perf_counter()
-    command = [sys.executable, "-m", "glassformer", "explore", model, "--no-browser", "--port", "0", "--runs", "/none"]
+    command = [
+        sys.executable,
+        "-m",
+        "glassformer",
+        "explore",
+        model,
+        "--no-browser",
+        "--port",
+        "0",
+        "--runs",
+        "/none",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
@@ -120,14 +147,19 @@ def typed(page: Page, words: str) -> float:
 
 def clicked(page: Page, heads: range) -> list[float]:
     """Seconds until the output without one more head is painted, for each."""
-    return [timed(page, CLICK.format(head=head), ANSWERED.format(changes=at + 1)) for at, head in enumerate(heads)]
+    return [
+        timed(page, CLICK.format(head=head), ANSWERED.format(changes=at + 1))
+        for at, head in enumerate(heads)
+    ]
 
 
 def show(page: Page, address: str, **words: str) -> None:
     """Open the page and wait until it has nothing to compute."""
     page.goto("about:blank")
     page.goto(f"{address}&{urlencode(words)}" if words else address)
-    page.wait_for_function("() => document.querySelector('.said')?.textContent.startsWith('next')", timeout=60_000)
+    page.wait_for_function(
+        "() => document.querySelector('.said')?.textContent.startsWith('next')", timeout=60_000
+    )
     page.wait_for_function(QUIET, timeout=60_000, polling=100)
 
 
@@ -142,12 +174,16 @@ def opening(browser: Browser, model: str) -> dict[str, Any]:
             page = browser.new_page()
             page.goto(address)
             page.wait_for_function(
-                "() => document.querySelector('.said')?.textContent.startsWith('next')", timeout=60_000
+                "() => document.querySelector('.said')?.textContent.startsWith('next')",
+                timeout=60_000,
             )
             painted.append(time.perf_counter() - begun)
             page.close()
     command = [sys.executable, "-c", FIRST.format(model=model)]
-    first = [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(5)]
+    first = [
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(5)
+    ]
     return {"open the page": spread(painted), "load to first token": spread(first)}
 
 
@@ -164,7 +200,8 @@ def short(page: Page, address: str) -> dict[str, Any]:
 def sweep(page: Page, address: str) -> dict[str, Any]:
     show(page, address, view="whatif")
     whole = [timed(page, TYPE.format(text=json.dumps(text(at))), SWEPT) for at in range(1, 4)]
-    texts, clicks = [], []
+    texts = []
+    clicks = []
     for at in range(4, 10):
         texts.append(typed(page, text(at)))
         page.wait_for_selector(".sweeping")
@@ -210,8 +247,12 @@ PARTS: dict[str, Any] = {"short": short, "sweep": sweep, "write": write, "long":
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", help="open, short, sweep, write, long; all when none is named")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts", nargs="*", help="open, short, sweep, write, long; all when none is named"
+    )
     parser.add_argument("--model", default="smollm2", help="what 'glassformer explore' takes")
     parser.add_argument("--browser", default=shutil.which("chromium"), help="path of a chromium")
     parser.add_argument("--out", type=Path, default=HERE / "page.json")
@@ -220,7 +261,11 @@ def main() -> None:
     with sync_playwright() as playwright:
         flags = [f"--{flag}" for flag in FLAGS]
         browser = playwright.chromium.launch(executable_path=arguments.browser, args=flags)
-        machine = {"machine": platform.machine(), "cores": os.cpu_count(), "chromium": browser.version}
+        machine = {
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "chromium": browser.version,
+        }
         for part in arguments.parts or ("open", *PARTS):
             if part == "open":
                 found |= opening(browser, arguments.model)
@@ -231,11 +276,17 @@ def main() -> None:
                 found |= PARTS[part](page, address)
                 page.close()
         browser.close()
-    known = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.parts and arguments.out.exists() else {}
+    known = (
+        json.loads(arguments.out.read_text(encoding="utf-8"))
+        if arguments.parts and arguments.out.exists()
+        else {}
+    )
     report = json.dumps(known | machine | {"model": arguments.model} | found, indent=2)
     arguments.out.write_text(report + "\n", encoding="utf-8")
     for name, value in found.items():
-        print(f"{name:55} {value if isinstance(value, float) else '  '.join(f'{k} {v:.2f}' for k, v in value.items())}")
+        print(
+            f"{name:55} {value if isinstance(value, float) else '  '.join(f'{k} {v:.2f}' for k, v in value.items())}"
+        )
 
 
 if __name__ == "__main__":

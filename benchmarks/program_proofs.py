@@ -1,10 +1,11 @@
-"""Search for a certificate that says something that is not so: random programs, models of them, damaged models.
+"""Search for a certificate that says something that is not so: random programs, models of them,
+damaged models.
 
     python benchmarks/program_proofs.py --models 1000 --seconds 600 --out proofs.json
 
-Every model is made from its number alone, so a run can be continued: the file says which is next. The truth is the
-definition in plain Python, on every sequence where they are few; beyond that a climb from random sequences to the one
-with the largest error. Counted are, among others:
+Every model is made from its number alone, so a run can be continued: the file says which is next.
+The truth is the definition in plain Python, on every sequence where they are few; beyond that a
+climb from random sequences to the one with the largest error. Counted are, among others:
 
 - unsound: "holds", and an output of some sequence is read as another value;
 - wrong fails: "fails" with a counterexample that is none;
@@ -72,11 +73,16 @@ class Programs:
 
     def __init__(self, seed: int) -> None:
         self.draw = draw = random.Random(seed)
-        kind = draw.choice(["letters", "small", "small", "dense", "wide", "near", "mixed", "fractions"])
+        kind = draw.choice(
+            ["letters", "small", "small", "dense", "wide", "near", "mixed", "fractions"]
+        )
         count = draw.randrange(2, 5)
         self.vocabulary: tuple[Any, ...] = tuple(distinct(self.tokens(kind, count)))
         self.kind = kind
-        self.results = [*self.vocabulary, *draw.choice([(), (None,), (0, 1), ("x", "y"), (True, 1, 1.0)])]
+        self.results = [
+            *self.vocabulary,
+            *draw.choice([(), (None,), (0, 1), ("x", "y"), (True, 1, 1.0)]),
+        ]
 
     def tokens(self, kind: str, count: int) -> list[Any]:
         draw = self.draw
@@ -87,7 +93,10 @@ class Programs:
         if kind == "dense":
             return [draw.choice([draw.random, lambda: draw.gauss(0, 100)])() for _ in range(count)]
         if kind == "wide":
-            return [draw.choice([1, -1]) * draw.randrange(10 ** draw.randrange(1, 13)) for _ in range(count)]
+            return [
+                draw.choice([1, -1]) * draw.randrange(10 ** draw.randrange(1, 13))
+                for _ in range(count)
+            ]
         if kind == "near":
             middle = draw.choice([0, 1, 7.5, 10**4, 10**8, 1_700_000_000])
             gap = Fraction(draw.randrange(1, 20), 10 ** draw.randrange(0, 14))
@@ -95,7 +104,21 @@ class Programs:
             return [as_one(middle + number * gap) for number in range(count)]
         if kind == "mixed":
             return draw.sample(
-                [True, False, 0, 1, 1.0, Fraction(1, 2), 0.5, "1", "a", (1, "a"), (True, "a"), -0.0], count
+                [
+                    True,
+                    False,
+                    0,
+                    1,
+                    1.0,
+                    Fraction(1, 2),
+                    0.5,
+                    "1",
+                    "a",
+                    (1, "a"),
+                    (True, "a"),
+                    -0.0,
+                ],
+                count,
             )
         return [Fraction(draw.randrange(-9, 10), draw.randrange(1, 12)) for _ in range(count)]
 
@@ -106,13 +129,21 @@ class Programs:
     def variable(self, depth: int) -> Variable:
         draw = self.draw
         if depth <= 0:
-            return draw.choice([tokens, tokens, indices, elementwise(self.table(self.some()), tokens)])
+            return draw.choice(
+                [tokens, tokens, indices, elementwise(self.table(self.some()), tokens)]
+            )
         kind = draw.randrange(8)
         if kind <= 1:
-            return elementwise(self.table(self.some()), *(self.variable(self.lower(depth)) for _ in range(kind + 1)))
+            return elementwise(
+                self.table(self.some()),
+                *(self.variable(self.lower(depth)) for _ in range(kind + 1)),
+            )
         if kind == 2:
-            first, second = self.number(depth - 1), self.number(depth - 1)
-            return draw.choice([first + second, first - second, 2 * first - 1, first / 3, -first + second * 5])
+            first = self.number(depth - 1)
+            second = self.number(depth - 1)
+            return draw.choice(
+                [first + second, first - second, 2 * first - 1, first / 3, -first + second * 5]
+            )
         if kind == 3:
             return selector_width(self.selector(depth - 1))
         if kind == 4:
@@ -127,7 +158,9 @@ class Programs:
     def number(self, depth: int) -> Variable:
         draw = self.draw
         if depth > 0 and draw.random() < 0.3:
-            return aggregate(self.selector(depth - 1), self.number(depth - 1), draw.choice([0, 1, 0.5]))
+            return aggregate(
+                self.selector(depth - 1), self.number(depth - 1), draw.choice([0, 1, 0.5])
+            )
         if depth > 0 and draw.random() < 0.3:
             return selector_width(self.selector(depth - 1))
         if all(map(is_number, self.vocabulary)) and draw.random() < 0.6:
@@ -136,9 +169,11 @@ class Programs:
         return draw.choice([indices, elementwise(self.table(numbers), tokens)])
 
     def selector(self, depth: int) -> Selector:
-        draw, kind = self.draw, self.draw.random()
+        draw = self.draw
+        kind = self.draw.random()
         if kind < 0.25 and depth > 0:
-            first, second = self.selector(depth - 1), self.selector(depth - 1)
+            first = self.selector(depth - 1)
+            second = self.selector(depth - 1)
             return first & second if kind < 0.18 else first | second
         if kind < 0.35:
             return ~self.selector(depth - 1)
@@ -146,11 +181,15 @@ class Programs:
         if draw.random() < 0.5:
             predicates += [operator.lt, operator.le, lambda key, query: key == query - 1]
             return select(
-                indices, draw.choice([indices, self.variable(0) if kind > 0.9 else indices]), draw.choice(predicates)
+                indices,
+                draw.choice([indices, self.variable(0) if kind > 0.9 else indices]),
+                draw.choice(predicates),
             )
         if all(map(is_number, self.vocabulary)):
             return select(tokens, tokens, draw.choice([*predicates, operator.lt, operator.le]))
-        return select(self.variable(depth - 1), self.variable(depth - 1), draw.choice(predicates[:3]))
+        return select(
+            self.variable(depth - 1), self.variable(depth - 1), draw.choice(predicates[:3])
+        )
 
     def some(self) -> list[Any]:
         return self.draw.choices(self.results, k=self.draw.randrange(1, 5))
@@ -179,19 +218,28 @@ def limited(seconds: int) -> Iterator[None]:
 
 def damage(model: CompiledProgram, draw: random.Random) -> tuple[str, CompiledProgram]:
     """Damage a model, and say what was damaged."""
-    kind = draw.choice(["weights", "weights", "weights", "codes", "names", "claims", "claims", "space", "file"])
+    kind = draw.choice(
+        ["weights", "weights", "weights", "codes", "names", "claims", "claims", "space", "file"]
+    )
     if kind == "claims":
         _lie(model, draw)
     if kind == "weights" or (kind == "claims" and draw.random() < 0.5):
         _damage_weights([each for each in model.parameters() if each.numel()], draw)
     elif kind == "codes" and model.codes:
         codes = list(model.codes)
-        first, second = draw.randrange(len(codes)), draw.randrange(len(codes))
+        first = draw.randrange(len(codes))
+        second = draw.randrange(len(codes))
         how = draw.randrange(5)
         if how <= 1:
-            codes[first], codes[second] = (codes[first][0], codes[second][1]), (codes[second][0], codes[first][1])
+            codes[first], codes[second] = (
+                (codes[first][0], codes[second][1]),
+                (codes[second][0], codes[first][1]),
+            )
         elif how == 2:
-            codes[first] = codes[first][0] + draw.choice([0.3, -2.0, math.nan, math.inf, 1e-9]), codes[first][1]
+            codes[first] = (
+                codes[first][0] + draw.choice([0.3, -2.0, math.nan, math.inf, 1e-9]),
+                codes[first][1],
+            )
         elif how == 3:
             del codes[first]
         else:
@@ -199,20 +247,35 @@ def damage(model: CompiledProgram, draw: random.Random) -> tuple[str, CompiledPr
         model.codes = codes
     elif kind == "names":
         model.heads = tuple(tuple(f"head {draw.random()}" for _ in names) for names in model.heads)
-        model.coordinates, model.name = model.coordinates[::-1], "another"
+        model.coordinates = model.coordinates[::-1]
+        model.name = "another"
     elif kind == "space":
-        domains, vocabulary = model.domains, list(model.domains.vocabulary)
+        domains = model.domains
+        vocabulary = list(model.domains.vocabulary)
         how = draw.randrange(3)
         if how == 0:
             draw.shuffle(vocabulary)
         more = draw.choice([-1, 1]) if how == 1 else 0
-        model.domains = Domains(tuple(vocabulary), max(1, domains.max_len + more), domains.causal ^ (how == 2))
+        model.domains = Domains(
+            tuple(vocabulary), max(1, domains.max_len + more), domains.causal ^ (how == 2)
+        )
     elif kind == "file":
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.json"
             save_program(model, path)
             content = json.loads(path.read_text())
-            key = draw.choice(["weights", "weights", "codes", "max_len", "causal", "vocabulary", "heads", "num_heads"])
+            key = draw.choice(
+                [
+                    "weights",
+                    "weights",
+                    "codes",
+                    "max_len",
+                    "causal",
+                    "vocabulary",
+                    "heads",
+                    "num_heads",
+                ]
+            )
             if key == "weights":
                 name = draw.choice(sorted(content["weights"]))
                 rows = content["weights"][name]
@@ -222,9 +285,12 @@ def damage(model: CompiledProgram, draw: random.Random) -> tuple[str, CompiledPr
             elif key in ("codes", "vocabulary", "heads", "num_heads"):
                 content[key] = draw.choice([None, content[key][::-1] if content[key] else None, []])
             else:
-                content[key] = not content[key] if key == "causal" else content[key] + draw.choice([-1, 1])
+                content[key] = (
+                    not content[key] if key == "causal" else content[key] + draw.choice([-1, 1])
+                )
             path.write_text(json.dumps(content))
-            program, model = model.program, load_program(path)
+            program = model.program
+            model = load_program(path)
             model.program = program
     return kind, model
 
@@ -249,7 +315,9 @@ def _lie(model: CompiledProgram, draw: random.Random) -> None:
         lookups = [
             claim._replace(
                 variable=draw.choice([claim.variable, claim.variable, *variables]),
-                parts=draw.choice([claim.parts, tuple(draw.choices(variables, k=draw.randrange(1, 3)))]),
+                parts=draw.choice(
+                    [claim.parts, tuple(draw.choices(variables, k=draw.randrange(1, 3)))]
+                ),
                 last=claim.last - 2 * draw.choice([0, 0, 1]),
             )
             for claim in layer.lookups
@@ -264,7 +332,8 @@ def _damage_weights(parameters: list[torch.nn.Parameter], draw: random.Random) -
     with torch.no_grad():
         for _ in range(draw.choice([1, 1, 1, 3])):
             weight = draw.choice(parameters)
-            flat, how = weight.view(-1), draw.randrange(7)
+            flat = weight.view(-1)
+            how = draw.randrange(7)
             place = draw.randrange(len(flat))
             if how <= 1:
                 flat[place] += draw.choice([1, -1]) * 10.0 ** draw.randrange(-9, 3)
@@ -277,14 +346,17 @@ def _damage_weights(parameters: list[torch.nn.Parameter], draw: random.Random) -
             elif how == 5:
                 weight[draw.randrange(len(weight))] = weight[draw.randrange(len(weight))].clone()
             else:
-                weight.add_(10.0 ** draw.randrange(-14, -2) * torch.randn(weight.shape, dtype=torch.float64))
+                weight.add_(
+                    10.0 ** draw.randrange(-14, -2) * torch.randn(weight.shape, dtype=torch.float64)
+                )
 
 
 class Trial:
     """One model: how it was made, whether it was damaged, and what is not so about its certificate."""
 
     def __init__(self, number: int) -> None:
-        self.number, self.draw = number, random.Random(number)
+        self.number = number
+        self.draw = random.Random(number)
         self.tags: list[str] = []
         self.faults: list[str] = []
 
@@ -307,11 +379,18 @@ class Trial:
         self.faults.append(f"{self.number}: {kind} {more}")
 
     def _run(self) -> None:
-        draw, some = self.draw, Programs(self.number)
-        program, causal = some.variable(draw.choice([1, 2, 2, 3, 3, 4])), draw.random() < 0.4
-        size, long = len(some.vocabulary), draw.random() < 0.25
-        most = draw.randrange(7, 30) if long else max(2, int(math.log(_FEW) / math.log(max(size, 2))))
-        dtype = draw.choice([torch.float64, torch.float64, torch.float32, torch.float32, torch.bfloat16])
+        draw = self.draw
+        some = Programs(self.number)
+        program = some.variable(draw.choice([1, 2, 2, 3, 3, 4]))
+        causal = draw.random() < 0.4
+        size = len(some.vocabulary)
+        long = draw.random() < 0.25
+        most = (
+            draw.randrange(7, 30) if long else max(2, int(math.log(_FEW) / math.log(max(size, 2))))
+        )
+        dtype = draw.choice(
+            [torch.float64, torch.float64, torch.float32, torch.float32, torch.bfloat16]
+        )
         damaged = self.number % 2 == 1
         self.tags += [some.kind, str(dtype).removeprefix("torch."), "long" if long else "short"]
         torch.manual_seed(self.number)
@@ -332,11 +411,16 @@ class Trial:
                 numbers = model(ids).double().tolist()
             # What is not finite is read as no value.
             return [
-                (each, model.decode(each) if all(map(math.isfinite, each)) else [object()] * len(each))
+                (
+                    each,
+                    model.decode(each) if all(map(math.isfinite, each)) else [object()] * len(each),
+                )
                 for each in numbers
             ]
 
-        numbers = None if model.codes is None else {typed(value): number for number, value in model.codes}
+        numbers = (
+            None if model.codes is None else {typed(value): number for number, value in model.codes}
+        )
         self._compare(certificate, program, domains, read, numbers)
 
     def _compare(
@@ -351,7 +435,9 @@ class Trial:
         vocabulary = domains.vocabulary
 
         def worst(sequences: list[Sequence[Any]]) -> tuple[float, list[int]]:
-            """The largest error, infinite for a value read wrongly, and the sequences' places by their errors."""
+            """The largest error, infinite for a value read wrongly, and the sequences' places by
+            their errors.
+            """
             errors = []
             for sequence, (found, values) in zip(sequences, read(sequences), strict=True):
                 try:
@@ -369,7 +455,11 @@ class Trial:
                         )
                         error = max(error, float(off) if off < _TOLERANCE else math.inf)
                     else:
-                        off = 0.0 if math.isnan(number) else abs(number - numbers.get(typed(right), math.inf))
+                        off = (
+                            0.0
+                            if math.isnan(number)
+                            else abs(number - numbers.get(typed(right), math.inf))
+                        )
                         error = max(error, off if typed(value) == typed(right) else math.inf)
                         largest[0] = max(largest[0], off)
                 if numbers is None:
@@ -399,9 +489,15 @@ class Trial:
             if not right or worst([list(sequence)])[0] < math.inf:
                 self._fault("wrong fails", str(certificate))
 
-    def _climb(self, worst: Callable[[list[Sequence[Any]]], tuple[float, list[int]]], domains: Domains) -> float:
-        """The largest error found: from random and regular sequences, by changes that make it larger."""
-        draw, vocabulary, most = self.draw, domains.vocabulary, domains.max_len
+    def _climb(
+        self, worst: Callable[[list[Sequence[Any]]], tuple[float, list[int]]], domains: Domains
+    ) -> float:
+        """The largest error found: from random and regular sequences, by changes that make it
+        larger.
+        """
+        draw = self.draw
+        vocabulary = domains.vocabulary
+        most = domains.max_len
         error = 0.0
         for length in {1, most, draw.randrange(1, most + 1)}:
             pool = [[draw.choice(vocabulary) for _ in range(length)] for _ in range(6)]
@@ -410,13 +506,18 @@ class Trial:
                 found, order = worst(pool)
                 error = max(error, found)
                 kept = [pool[place] for place in order[:3]]
-                pool = [[draw.choice(vocabulary) if draw.random() < 2 / length else t for t in k] for k in kept * 3]
+                pool = [
+                    [draw.choice(vocabulary) if draw.random() < 2 / length else t for t in k]
+                    for k in kept * 3
+                ]
         return error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run trials from where the file stopped; the exit status is 1 if there is a fault."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", type=int, default=100, help="models in all")
     parser.add_argument("--seconds", type=float, default=math.inf, help="of this run")
     parser.add_argument("--first", type=int, default=0, help="number of the first model")
@@ -426,7 +527,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     state: dict[str, Any] = {"next": given.first, "counts": {}, "faults": [], "slowest": [0.0, 0]}
     if given.out and given.out.exists():
         state = json.loads(given.out.read_text())
-    counts, ends = Counter(state["counts"]), time.monotonic() + given.seconds
+    counts = Counter(state["counts"])
+    ends = time.monotonic() + given.seconds
     while state["next"] < given.first + given.models and time.monotonic() < ends:
         trial = Trial(state["next"])
         trial.run()

@@ -1,12 +1,16 @@
-"""Compiled programs beside tracr's: the programs of its own tests, compiled, run and timed in turns.
+"""Compiled programs beside tracr's: the programs of its own tests, compiled, run and timed in
+turns.
 
-    python benchmarks/programs.py [--tracr-python PATH] [--repeats 20] [--only NAME] [--out benchmarks/programs.json]
+    python benchmarks/programs.py [--tracr-python PATH] [--repeats 20] [--only NAME] [--out
+    benchmarks/programs.json]
 
-tracr runs in a process of its own, ``benchmarks/tracr_peer.py``, with any interpreter that can import it (and JAX, its
-dependency); without one the benchmark says so and measures nothing. Both sides have weights in float32.
+tracr runs in a process of its own, ``benchmarks/tracr_peer.py``, with any interpreter that can
+import it (and JAX, its dependency); without one the benchmark says so and measures nothing. Both
+sides have weights in float32.
 
-The *error* is how far the numbers before decoding are from what they should be, where the value is not None: of
-tracr's one-hot vectors, in any coordinate, from 0 or 1; of numbers, from the exact number rounded to float32.
+The *error* is how far the numbers before decoding are from what they should be, where the value is
+not None: of tracr's one-hot vectors, in any coordinate, from 0 or 1; of numbers, from the exact
+number rounded to float32.
 """
 
 from __future__ import annotations
@@ -69,7 +73,9 @@ PROGRAMS: dict[str, Variable] = {
     "make_count_less_freq": lib.count_less_frequent(2),
     "make_count": lib.count(tokens, "a"),
     "make_nary_sequencemap_1": elementwise(lambda x, y, z: x + y - z, tokens, tokens, indices),
-    "make_nary_sequencemap_2": elementwise(lambda x, y, z: Fraction(x * y, z), indices, indices, tokens),
+    "make_nary_sequencemap_2": elementwise(
+        lambda x, y, z: Fraction(x * y, z), indices, indices, tokens
+    ),
     "selector_width": lib.length,
     # what tracr lists as unsupported
     "numerical_categorical_aggregate": aggregate(everything, tokens),
@@ -90,7 +96,9 @@ class Tracr:
 
     def __init__(self, python: str) -> None:
         command = [python, str(HERE / "tracr_peer.py")]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def ask(self, do: str, **options: Any) -> Any:
         """Its answer to a request.
@@ -124,20 +132,34 @@ class Ours:
         given = self._cases[case]
         start = time.perf_counter()
         model = compile_program(
-            program_of(case), given["vocabulary"], given["max_seq_len"], causal=given["causal"], dtype=torch.float32
+            program_of(case),
+            given["vocabulary"],
+            given["max_seq_len"],
+            causal=given["causal"],
+            dtype=torch.float32,
         )
         seconds = time.perf_counter() - start
-        self._model, self._sequence = model, given["test_input"]
-        width, layers = model.embedding.embedding_dim, len(model.layers)
-        return {"seconds": seconds, "layers": layers, "width": width, "parameters": model.num_parameters}
+        self._model = model
+        self._sequence = given["test_input"]
+        width = model.embedding.embedding_dim
+        layers = len(model.layers)
+        return {
+            "seconds": seconds,
+            "layers": layers,
+            "width": width,
+            "parameters": model.num_parameters,
+        }
 
     def verify(self) -> str:
         """The verdict on what was compiled, from every sequence where there are at most a million."""
         return verify_program(self._model).verdict
 
     def sequences(self, most: int) -> tuple[list[list[Any]], list[list[Any]]]:
-        """Different sequences of the greatest length on which the program has a value, at random, and their values."""
-        domains, draw = self._model.domains, random.Random(0)
+        """Different sequences of the greatest length on which the program has a value, at random,
+        and their values.
+        """
+        domains = self._model.domains
+        draw = random.Random(0)
         possible = len(domains.vocabulary) ** domains.max_len
         found: tuple[list[list[Any]], list[list[Any]]] = [], []
         for number in draw.sample(range(possible), min(possible, most)):
@@ -157,7 +179,9 @@ class Ours:
 
     @torch.inference_mode()
     def run(self, sequences: list[list[Any]], exact: list[list[Any]]) -> dict[str, Any]:
-        """The outputs of sequences of one length, and the largest error of values that are not None."""
+        """The outputs of sequences of one length, and the largest error of values that are not
+        None.
+        """
         codes = {value: number for number, value in self._model.codes or ()}
         numbers = self._model(self._ids(sequences)).numpy()
         ideal = np.array([[codes.get(value, value) for value in row] for row in exact], np.float32)
@@ -169,15 +193,22 @@ class Ours:
     def time(self, repeats: int) -> dict[str, float]:
         """Median seconds of an input: by ``run``, and by the network alone."""
         ids = self._ids([self._sequence])
-        calls = {"run": lambda: self._model.run(self._sequence), "network": lambda: self._model(ids)}
+        calls = {
+            "run": lambda: self._model.run(self._sequence),
+            "network": lambda: self._model(ids),
+        }
         return in_turns(calls, repeats)
 
     def _ids(self, sequences: list[list[Any]]) -> torch.Tensor:
-        return torch.tensor([[self._model.domains.vocabulary.index(token) for token in each] for each in sequences])
+        return torch.tensor(
+            [[self._model.domains.vocabulary.index(token) for token in each] for each in sequences]
+        )
 
 
 def same(outputs: list[list[Any]], wanted: list[list[Any]]) -> int:
-    """How many outputs are right, by the rule of tracr's tests: where None is wanted, any; numbers to 0.5 %."""
+    """How many outputs are right, by the rule of tracr's tests: where None is wanted, any; numbers
+    to 0.5 %.
+    """
 
     def close(value: Any, right: Any) -> bool:
         if right is None or value == right:
@@ -189,7 +220,9 @@ def same(outputs: list[list[Any]], wanted: list[list[Any]]) -> int:
     return sum(all(map(close, row, right)) for row, right in rows)
 
 
-def compare(ours: Ours, tracr: Tracr, name: str, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def compare(
+    ours: Ours, tracr: Tracr, name: str, case: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
     """The row of one test: sizes, errors and seconds of both."""
     row = {"test": name, "ours": ours.compile(name), "tracr": tracr.ask("compile", case=name)}
     row["ours"]["verdict"] = ours.verify()
@@ -199,16 +232,25 @@ def compare(ours: Ours, tracr: Tracr, name: str, case: dict[str, Any], options: 
     again = {"ours": ours.compile(name), "tracr": tracr.ask("compile", case=name)}
     for side, made in again.items():
         row[side]["seconds_again"] = made["seconds"]
-    given, wanted = [case["test_input"]], [case["expected_output"]]
+    given = [case["test_input"]]
+    wanted = [case["expected_output"]]
     sequences, exact = ours.sequences(options.sequences)
     ask = {"ours": lambda do, **more: getattr(ours, do)(**more), "tracr": tracr.ask}
     for side, request in ask.items():
         test = request("run", sequences=given, exact=[ours.exact(given[0])])
         ran = request("run", sequences=sequences, exact=exact)
-        row[side] |= {"as_expected": same(test["outputs"], wanted) == 1, "error_in_test": test["error"]}
-        row[side] |= {"sequences": len(exact), "right": same(ran["outputs"], exact), "error": ran["error"]}
+        row[side] |= {
+            "as_expected": same(test["outputs"], wanted) == 1,
+            "error_in_test": test["error"],
+        }
+        row[side] |= {
+            "sequences": len(exact),
+            "right": same(ran["outputs"], exact),
+            "error": ran["error"],
+        }
     turns = [
-        {side: request("time", repeats=options.repeats) for side, request in ask.items()} for _ in range(options.rounds)
+        {side: request("time", repeats=options.repeats) for side, request in ask.items()}
+        for _ in range(options.rounds)
     ]
     for side in ask:
         for what in ("run", "network"):
@@ -240,31 +282,49 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         },
         **{
             what: ratios(what)
-            for what in ("layers", "width", "parameters", "seconds", "seconds_again", "run", "network")
+            for what in (
+                "layers",
+                "width",
+                "parameters",
+                "seconds",
+                "seconds_again",
+                "run",
+                "network",
+            )
         },
     }
 
 
 def main() -> None:
     """Measure, print, write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tracr-python", default=sys.executable, help="an interpreter that can import tracr")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tracr-python", default=sys.executable, help="an interpreter that can import tracr"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument(
-        "--sequences", type=int, default=500, help="of the greatest length, run beside the test's input"
+        "--sequences",
+        type=int,
+        default=500,
+        help="of the greatest length, run beside the test's input",
     )
     parser.add_argument("--only", default="", help="the beginning of a test's name")
     parser.add_argument("--out", type=Path, default=HERE / "programs.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    found = subprocess.run([arguments.tracr_python, "-c", "import tracr.compiler.compiling"], capture_output=True)
+    found = subprocess.run(
+        [arguments.tracr_python, "-c", "import tracr.compiler.compiling"], capture_output=True
+    )
     if found.returncode != 0:
         print(f"skipped: {arguments.tracr_python} cannot import tracr; see --tracr-python")
         return
     tracr = Tracr(arguments.tracr_python)
     cases = tracr.ask("cases")
-    ours, rows = Ours(cases), []
+    ours = Ours(cases)
+    rows = []
     for name, case in cases.items():
         if name.startswith(arguments.only):
             rows.append(compare(ours, tracr, name, case, arguments))

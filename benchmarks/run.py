@@ -1,9 +1,11 @@
-"""Speed of our decoder beside Hugging Face's Mixtral and GptOss: same sizes, same weights, in turns in one process.
+"""Speed of our decoder beside Hugging Face's Mixtral and GptOss: same sizes, same weights, in turns
+in one process.
 
     python benchmarks/run.py [--rounds 5] [--out benchmarks/results.json]
 
-Every row gives medians in milliseconds, how many times as fast we are as each peer, and in brackets the least and the
-most of any round. The floor of every row is 1. All run under the allocator's settings of our commands.
+Every row gives medians in milliseconds, how many times as fast we are as each peer, and in brackets
+the least and the most of any round. The floor of every row is 1. All run under the allocator's
+settings of our commands.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ WINDOW_LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
 
 
 def _training_step(contestant: Contestant, batches: torch.Tensor) -> Callable[[], None]:
-    """Forward, loss, backward, of other tokens in every step; the optimizer is torch's for all and left out."""
+    """Forward, loss, backward, of other tokens in every step; the optimizer is torch's for all and
+    left out.
+    """
     following = itertools.cycle(batches)
 
     def step() -> None:
@@ -90,19 +94,26 @@ def _row(what: str, dtype: str, seconds: dict[str, list[float]], per: int = 1) -
 
 def compare(rounds: int) -> dict[str, Any]:
     """All rows with both peers, and how far apart the logits of same-weight models are."""
-    mixtral, windowed = mixtral_pair(), windowed_pair()
+    mixtral = mixtral_pair()
+    windowed = windowed_pair()
     with_windows = in_windows(mixtral[0])
     everyone = [*mixtral, *windowed, with_windows]
-    us, peers = mixtral[0], (mixtral[1], windowed[1])
+    us = mixtral[0]
+    peers = (mixtral[1], windowed[1])
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randint(3, VOCAB, shape, generator=generator)
 
-    train_tokens, long, rows, tokens = draw(64, 8, 257), draw(1, 2048), [], draw(2, 512)
+    train_tokens = draw(64, 8, 257)
+    long = draw(1, 2048)
+    rows = []
+    tokens = draw(2, 512)
     with torch.no_grad():
         difference = {
-            f"{mine.name} - {peer.name}": float((mine.logits(tokens) - peer.logits(tokens)).abs().max())
+            f"{mine.name} - {peer.name}": float(
+                (mine.logits(tokens) - peer.logits(tokens)).abs().max()
+            )
             for mine, peer in (mixtral, windowed)
         }
     for name, value in difference.items():
@@ -115,13 +126,19 @@ def compare(rounds: int) -> dict[str, Any]:
         steps = {each.name: _training_step(each, train_tokens) for each in (us, *peers)}
         seconds = each_turn(steps, rounds)
         peer_training = {
-            peer.name: min(seconds[peer.name], peer_training.get(peer.name, seconds[peer.name]), key=statistics.median)
+            peer.name: min(
+                seconds[peer.name],
+                peer_training.get(peer.name, seconds[peer.name]),
+                key=statistics.median,
+            )
             for peer in peers
         }
         rows.append(_row("training step, 8 x 256", name, seconds | peer_training))
         prefill = {each.name: _inference(lambda e=each: e.prefill(long), each) for each in everyone}
         seconds = each_turn(prefill, rounds)
-        rows.append(_row("prefill of 2,048", name, {n: seconds[n] for n in (us.name, mixtral[1].name)}))
+        rows.append(
+            _row("prefill of 2,048", name, {n: seconds[n] for n in (us.name, mixtral[1].name)})
+        )
         rows.append(
             _row(
                 "prefill, every second layer windowed",
@@ -129,32 +146,53 @@ def compare(rounds: int) -> dict[str, Any]:
                 {n: seconds[n] for n in (with_windows.name, mixtral[1].name)},
             )
         )
-        rows.append(_row("prefill, gpt-oss form", name, {each.name: seconds[each.name] for each in windowed}))
+        rows.append(
+            _row(
+                "prefill, gpt-oss form", name, {each.name: seconds[each.name] for each in windowed}
+            )
+        )
         for batch in (1, 8):
             prompt = draw(batch, 64)
-            decode = {each.name: _inference(lambda e=each, p=prompt: e.decode(p, 128), each) for each in (us, *peers)}
-            rows.append(_row(f"decode, batch {batch}, a token", name, each_turn(decode, rounds), per=128))
+            decode = {
+                each.name: _inference(lambda e=each, p=prompt: e.decode(p, 128), each)
+                for each in (us, *peers)
+            }
+            rows.append(
+                _row(f"decode, batch {batch}, a token", name, each_turn(decode, rounds), per=128)
+            )
     return {"rows": rows, "largest_difference_of_logits": difference}
 
 
 def window_growth(runs: int = 2) -> list[dict[str, float]]:
-    """A windowed layer at growing lengths, each in a process of its own; the fastest of a few runs counts."""
+    """A windowed layer at growing lengths, each in a process of its own; the fastest of a few runs
+    counts.
+    """
     table = []
     for length in WINDOW_LENGTHS:
         command = [sys.executable, str(HERE / "window.py"), str(length)]
-        measured = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(runs)]
+        measured = [
+            json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            for _ in range(runs)
+        ]
         row = {"length": length} | {key: min(each[key] for each in measured) for key in measured[0]}
         if table:
-            row |= {f"{key}_growth": row[key] / table[-1][key] for key in ("milliseconds", "peak_mib")}
+            row |= {
+                f"{key}_growth": row[key] / table[-1][key] for key in ("milliseconds", "peak_mib")
+            }
         growth = "".join(f"  {row[key]:.2f}x" for key in row if key.endswith("growth"))
-        print(f"windowed layer, {length:>6} tokens: {row['milliseconds']:8.1f} ms {row['peak_mib']:8.1f} MiB{growth}")
+        print(
+            f"windowed layer, {length:>6} tokens: {row['milliseconds']:8.1f} ms "
+            f"{row['peak_mib']:8.1f} MiB{growth}"
+        )
         table.append(row)
     return table
 
 
 def main() -> None:
     """Measure everything, print the table, write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=HERE / "results.json")
     arguments = parser.parse_args()

@@ -2,7 +2,8 @@
 
     python benchmarks/table.py [results.json dense.json ...]
 
-The ratio is the fastest peer's time divided by ours. The floor is 1 in every row; a ratio below it is set in bold.
+The ratio is the fastest peer's time divided by ours. The floor is 1 in every row; a ratio below it
+is set in bold.
 """
 
 from __future__ import annotations
@@ -25,18 +26,31 @@ def table(results: dict[str, Any]) -> str:
     """Rows of one benchmark, the processor above them."""
     versions = results["versions"]
     peers = list(dict.fromkeys(name for row in results["rows"] for name in row["times_as_fast"]))
-    head = ["", "dtype", "ours, ms", *(f"{peer}, ms" for peer in peers), "ratio", "floor", "aim", "limit"]
+    head = [
+        "",
+        "dtype",
+        "ours, ms",
+        *(f"{peer}, ms" for peer in peers),
+        "ratio",
+        "floor",
+        "aim",
+        "limit",
+    ]
     lines = [head, ["---", "---", *["---:"] * (len(head) - 3), "---"]]
     for row in results["rows"]:
-        times, ratio = row["milliseconds"], min(row["times_as_fast"].values())
+        times = row["milliseconds"]
+        ratio = min(row["times_as_fast"].values())
         mine = min(time for name, time in times.items() if name.startswith("glassformer"))
         shown = [f"{times[peer]:.2f}" if peer in times else "" for peer in peers]
         ratio_shown = f"{ratio:.2f}" if ratio >= FLOOR else f"**{ratio:.2f}**"
         limit = next((limit for kind, limit in LIMITS.items() if row["what"].startswith(kind)), "")
         wanted = [f"{FLOOR:g}", f"{row['aim']:g}"]
-        lines.append([row["what"], row["dtype"], f"{mine:.2f}", *shown, ratio_shown, *wanted, limit])
-    return f"{versions['processor']}, {versions['threads']} threads, torch {versions['torch']}\n\n" + "\n".join(
-        f"| {' | '.join(line)} |" for line in lines
+        lines.append(
+            [row["what"], row["dtype"], f"{mine:.2f}", *shown, ratio_shown, *wanted, limit]
+        )
+    return (
+        f"{versions['processor']}, {versions['threads']} threads, torch {versions['torch']}\n\n"
+        + "\n".join(f"| {' | '.join(line)} |" for line in lines)
     )
 
 

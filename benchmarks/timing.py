@@ -1,4 +1,6 @@
-"""Contestants measured in turns, so that what else the machine does falls on all alike; and what is kept of it."""
+"""Contestants measured in turns, so that what else the machine does falls on all alike; and what is
+kept of it.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,14 @@ from typing import Any
 import torch
 
 
-def in_turns(contestants: Mapping[str, Callable[[], object]], rounds: int, repeats: int = 1) -> dict[str, float]:
+def in_turns(
+    contestants: Mapping[str, Callable[[], object]], rounds: int, repeats: int = 1
+) -> dict[str, float]:
     """Median seconds of one call for each contestant; see :func:`each_turn`."""
-    return {name: statistics.median(each) for name, each in each_turn(contestants, rounds, repeats).items()}
+    return {
+        name: statistics.median(each)
+        for name, each in each_turn(contestants, rounds, repeats).items()
+    }
 
 
 def each_turn(
@@ -25,9 +32,11 @@ def each_turn(
     repeats: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of one call for each contestant in each of ``rounds`` turns, which are ``repeats`` calls.
+    """Seconds of one call for each contestant in each of ``rounds`` turns, which are ``repeats``
+    calls.
 
-    Each is called twice before, unmeasured. ``time.process_time`` as ``clock`` is for one thread on a busy machine.
+    Each is called twice before, unmeasured. ``time.process_time`` as ``clock`` is for one thread on
+    a busy machine.
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for call in contestants.values():
@@ -44,15 +53,23 @@ def each_turn(
 
 def processor() -> str:
     """Its name where the system tells it, and which instructions for bfloat16 it has."""
-    told = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").is_file() else ""
+    told = (
+        Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").is_file() else ""
+    )
     facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
     names = {key.strip(): value.strip() for key, value in facts.items()}
-    has = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in names.get("flags", "").split()]
+    has = [
+        flag
+        for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+        if flag in names.get("flags", "").split()
+    ]
     return " ".join([names.get("model name", platform.processor() or platform.machine()), *has])
 
 
 def keep(results: dict[str, Any], out: Path, **more: Any) -> None:
-    """Write ``results`` to ``out``, with the versions that they are of and what else belongs to these."""
+    """Write ``results`` to ``out``, with the versions that they are of and what else belongs to
+    these.
+    """
     libraries = {name: version(name) for name in ("torch", "transformers")}
     here = {"processor": processor(), "threads": torch.get_num_threads()}
     versions = {"python": platform.python_version(), **libraries, **here, **more}

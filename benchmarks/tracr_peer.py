@@ -1,9 +1,10 @@
-"""tracr's half of benchmarks/programs.py, for an interpreter that has tracr: requests on stdin, answers on stdout.
+"""tracr's half of benchmarks/programs.py, for an interpreter that has tracr: requests on stdin,
+answers on stdout.
 
     python benchmarks/tracr_peer.py
 
-Each line is a JSON object. ``{"do": "cases"}`` answers tracr's test cases; ``"compile"``, ``"run"`` and ``"time"`` take
-a ``"case"``, and ``"run"`` and ``"time"`` use what was compiled last.
+Each line is a JSON object. ``{"do": "cases"}`` answers tracr's test cases; ``"compile"``, ``"run"``
+and ``"time"`` take a ``"case"``, and ``"run"`` and ``"time"`` use what was compiled last.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ BOS = "compiler_bos"
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    """tracr's integration tests by name: its 43, the one for causal models alone, and what it lists as unsupported."""
+    """tracr's integration tests by name: its 43, the one for causal models alone, and what it lists
+    as unsupported.
+    """
     found = {each["testcase_name"]: {**each, "causal": False} for each in test_cases.TEST_CASES}
     for each in [*test_cases.CAUSAL_TEST_CASES, *test_cases.UNSUPPORTED_TEST_CASES]:
         found.setdefault(each["testcase_name"], {**each, "causal": True})
@@ -56,7 +59,11 @@ class Peer:
         start = time.perf_counter()
         try:
             self.model = compiling.compile_rasp_to_model(
-                given["program"], given["vocab"], given["max_seq_len"], causal=given["causal"], compiler_bos=BOS
+                given["program"],
+                given["vocab"],
+                given["max_seq_len"],
+                causal=given["causal"],
+                compiler_bos=BOS,
             )
         except NotImplementedError:
             return {"refused": True}
@@ -71,7 +78,9 @@ class Peer:
         }
 
     def run(self, sequences: list[list[Any]], exact: list[list[Any]]) -> dict[str, Any]:
-        """The outputs of sequences of one length, and the largest error before decoding, None left out."""
+        """The outputs of sequences of one length, and the largest error before decoding, None left
+        out.
+        """
         tokens = np.array([self.encoder.encode([BOS, *sequence]) for sequence in sequences])
         output = self.network(self.model.params, tokens)
         numbers = np.array(output.unembedded_output)[:, 1:]
@@ -80,12 +89,17 @@ class Peer:
         if values:
             label = self.case["program"].label
             columns = [self.model.residual_labels.index(f"{label}:{value}") for value in values]
-            ideal = np.array([[[each == value for each in values] for value in row] for row in exact], np.float32)
-            errors = np.abs(np.array(output.transformer_output.output)[:, 1:, columns] - ideal).max(-1)
+            ideal = np.array(
+                [[[each == value for each in values] for value in row] for row in exact], np.float32
+            )
+            errors = np.abs(np.array(output.transformer_output.output)[:, 1:, columns] - ideal).max(
+                -1
+            )
             outputs = [[values[each] for each in row] for row in numbers.tolist()]
         else:
             ideal = np.array([[value or 0 for value in row] for row in exact], np.float32)
-            errors, outputs = np.abs(numbers - ideal), numbers.tolist()
+            errors = np.abs(numbers - ideal)
+            outputs = numbers.tolist()
         return {"outputs": outputs, "error": float(errors[known].max(initial=0.0))}
 
     def time(self, repeats: int) -> dict[str, float]:
@@ -94,7 +108,9 @@ class Peer:
         tokens = np.array([self.encoder.encode(sequence)])
         calls = {
             "run": lambda: self.model.apply(sequence),
-            "network": lambda: self.network(self.model.params, tokens).unembedded_output.block_until_ready(),
+            "network": lambda: self.network(
+                self.model.params, tokens
+            ).unembedded_output.block_until_ready(),
         }
         return {name: median(call, repeats) for name, call in calls.items()}
 

@@ -1,9 +1,10 @@
-"""Verifying the course's three heads on every sequence: in batches with a certificate, and one by one with NumPy.
+"""Verifying the course's three heads on every sequence: in batches with a certificate, and one by
+one with NumPy.
 
     python benchmarks/verify.py [--rounds 15] [--out benchmarks/verification.json]
 
-Each turn is five calls. Both are given the sequences, one-hot, with their targets; "with the listing" also makes these
-anew each time for us.
+Each turn is five calls. Both are given the sequences, one-hot, with their targets; "with the
+listing" also makes these anew each time for us.
 """
 
 from __future__ import annotations
@@ -28,19 +29,27 @@ MAKERS = (identity, copy_first, unique)
 def one_by_one(head: HeadWeights, sequences: list[np.ndarray], targets: list[np.ndarray]) -> float:
     """The largest error, from the NumPy twin."""
     twin = NumpyHead(head)
-    return max(float(np.abs(twin(x)[-len(y) :] - y).max()) for x, y in zip(sequences, targets, strict=True))
+    return max(
+        float(np.abs(twin(x)[-len(y) :] - y).max()) for x, y in zip(sequences, targets, strict=True)
+    )
 
 
 def prepared(task: Task) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Every sequence as vectors, with the targets of its letters."""
     cases = task.all_cases
-    sequences = [x[real] for x, real in zip(task.space.one_hot(cases.block), cases.block.real, strict=True)]
-    return sequences, [target[counted] for target, counted in zip(cases.target, cases.counted, strict=True)]
+    sequences = [
+        x[real] for x, real in zip(task.space.one_hot(cases.block), cases.block.real, strict=True)
+    ]
+    return sequences, [
+        target[counted] for target, counted in zip(cases.target, cases.counted, strict=True)
+    ]
 
 
 def main() -> None:
     """Measure, print, write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=HERE / "verification.json")
     arguments = parser.parse_args()
@@ -54,7 +63,9 @@ def main() -> None:
             "verify, with the listing": lambda: [
                 verify(head, make()) for head, make in zip(heads, MAKERS, strict=True)
             ],
-            "NumPy twin": lambda: [one_by_one(head, *given) for head, given in zip(heads, inputs, strict=True)],
+            "NumPy twin": lambda: [
+                one_by_one(head, *given) for head, given in zip(heads, inputs, strict=True)
+            ],
         },
         arguments.rounds,
         repeats=5,
@@ -67,7 +78,9 @@ def main() -> None:
         "sequences": [task.count for task in tasks],
         "milliseconds": {name: 1e3 * value for name, value in seconds.items()},
         "times_as_fast": {
-            name: seconds["NumPy twin"] / value for name, value in seconds.items() if name != "NumPy twin"
+            name: seconds["NumPy twin"] / value
+            for name, value in seconds.items()
+            if name != "NumPy twin"
         },
         "largest_difference_of_largest_errors": max(differences),
     }

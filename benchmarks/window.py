@@ -1,4 +1,6 @@
-"""Time and peak memory of one windowed layer, forward and backward, at one length; run as a process of its own."""
+"""Time and peak memory of one windowed layer, forward and backward, at one length; run as a process
+of its own.
+"""
 
 from __future__ import annotations
 

@@ -21,24 +21,35 @@ copyright = "the glassformer developers"
 version = release = __version__
 html_title = f"glassformer {version}"
 html_theme = "furo"
-# MathJax as one file without fonts, from a package that brings it along: nothing is loaded from other hosts.
+# MathJax as one file without fonts, from a package that brings it along: nothing is loaded from
+# other hosts.
 mathjax_path = "tex-svg.js"
-MATHJAX = str(Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax" / mathjax_path)
+MATHJAX = str(
+    Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax" / mathjax_path
+)
 html_static_path = ["_static", MATHJAX]
 html_css_files = ["site.css"]
 html_favicon = "../src/glassformer/explorer/page/icon.svg"
 html_extra_path = ["build/extra"]
 html_copy_source = False
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # notebooks are executed by `make notebooks`
 exclude_patterns = ["build"]
-# Two packages may each have a Record; a check of a lesson leaves a record for grading beside its text.
+# Two packages may each have a Record; a check of a lesson leaves a record for grading beside its
+# text.
 suppress_warnings = ["ref.python", "mystnb.unknown_mime_type"]
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
-# Matplotlib writes a method "set" into each figure class, with a docstring in roles of its own site.
+# Matplotlib writes a method "set" into each figure class, with a docstring in roles of its own
+# site.
 autodoc_default_options = {"members": True, "show-inheritance": True, "exclude-members": "set"}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
@@ -50,12 +61,18 @@ LIVE = ("unique", "induction", "lookup-facts", "sentiment", "program-sort")
 
 def _links_inside(app: Sphinx, name: str, source: list[str]) -> None:
     """Links to notebooks and to the details of benchmarks lead to their pages on the site."""
-    text = source[0].replace("../notebooks/", "tutorials/").replace("../benchmarks/README.md", "details/benchmarks.md")
+    text = (
+        source[0]
+        .replace("../notebooks/", "tutorials/")
+        .replace("../benchmarks/README.md", "details/benchmarks.md")
+    )
     source[0] = text.replace("../benchmarks/", "details/")
 
 
 def setup(app: Sphinx) -> None:
-    """Sphinx calls this first: commands print their page, notebooks become tutorials, bundled models are saved."""
+    """Sphinx calls this first: commands print their page, notebooks become tutorials, bundled
+    models are saved.
+    """
     sections = []
     for name in COMMANDS:
         with redirect_stdout(StringIO()) as printed, suppress(SystemExit):

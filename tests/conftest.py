@@ -23,7 +23,8 @@ _jaxtyped = jaxtyping.jaxtyped
 
 
 def _where_shapes_stand(*, typechecker: Callable) -> Callable:
-    """The check of a function whose signature has shapes: all else is mypy's, and would take twice as long.
+    """The check of a function whose signature has shapes: all else is mypy's, and would take twice
+    as long.
 
     Functions inside others are left out: they would be decorated at every call.
     """
@@ -33,7 +34,10 @@ def _where_shapes_stand(*, typechecker: Callable) -> Callable:
         if "<locals>" in function.__qualname__:
             return function
         signature = " ".join(map(str, getattr(function, "__annotations__", {}).values()))
-        aliases = [getattr(sys.modules[function.__module__], name, None) for name in re.findall(r"\w+", signature)]
+        aliases = [
+            getattr(sys.modules[function.__module__], name, None)
+            for name in re.findall(r"\w+", signature)
+        ]
         shapes = re.search(r"""\w, \\?["']""", " ".join(map(str, [signature, *aliases])))
         return check(function) if shapes else function
 
@@ -75,14 +79,20 @@ def _seeded() -> None:
 
 @pytest.fixture
 def without_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run as users do: without the check of annotations, which would refuse bad input before the library does."""
+    """Run as users do: without the check of annotations, which would refuse bad input before the
+    library does.
+    """
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture
 def fast_forms() -> None:
-    """For tests of what is computed or held, not of values: definitions compute all that fast forms leave out."""
-    from glassformer.kernels import PLAIN  # here, so that the check of shapes can be installed before
+    """For tests of what is computed or held, not of values: definitions compute all that fast forms
+    leave out.
+    """
+    from glassformer.kernels import (
+        PLAIN,
+    )  # here, so that the check of shapes can be installed before
 
     if PLAIN.get():
         pytest.skip("GLASSFORMER_PLAIN is set: no fast form runs")
@@ -90,7 +100,9 @@ def fast_forms() -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The directory of real texts beside the repository; a test that needs it is skipped where it is missing."""
+    """The directory of real texts beside the repository; a test that needs it is skipped where it
+    is missing.
+    """
     directory = ROOT.parent / "shared" / "data"
     if not directory.is_dir():
         pytest.skip("no ../shared/data beside the repository")
@@ -110,7 +122,9 @@ def minilm() -> Path:
 def byte_engine() -> Tokenizer:
     """One token for each byte, and harmony's special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    engine = Tokenizer(models.BPE(vocab={sign: number for number, sign in enumerate(alphabet)}, merges=[]))
+    engine = Tokenizer(
+        models.BPE(vocab={sign: number for number, sign in enumerate(alphabet)}, merges=[])
+    )
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     engine.decoder = decoders.ByteLevel()
     engine.add_special_tokens(list(HARMONY_SPECIALS))
@@ -127,15 +141,19 @@ def spaced_engine(byte_engine: Tokenizer) -> Tokenizer:
 
 @pytest.fixture
 def refuses(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
-    """Run a command line that cannot be used: nothing on standard output, and one line that says why, or tyro's box."""
+    """Run a command line that cannot be used: nothing on standard output, and one line that says
+    why, or tyro's box.
+    """
     from glassformer.cli.main import main  # here, as above
 
     def run(arguments: Sequence[object], *words: str, status: int = 2) -> None:
         capsys.readouterr()
         try:
-            found, lines = main([str(each) for each in arguments]), 1
+            found = main([str(each) for each in arguments])
+            lines = 1
         except SystemExit as stopped:
-            found, lines = stopped.code, None
+            found = stopped.code
+            lines = None
         printed = capsys.readouterr()
         said = " ".join(printed.err.replace("│", " ").split())
         assert (found, printed.out) == (status, ""), printed
@@ -184,7 +202,9 @@ def compiler() -> None:
 
 @pytest.fixture
 def library(compiler: None, monkeypatch: pytest.MonkeyPatch) -> Library:
-    """The C++ library. A compiler has to build it: a fault of the source must not look like a missing compiler."""
+    """The C++ library. A compiler has to build it: a fault of the source must not look like a
+    missing compiler.
+    """
     if native.SWITCH in os.environ:
         monkeypatch.delenv(native.SWITCH)
         monkeypatch.setattr(native, "look", functools.cache(native.look.__wrapped__))
@@ -195,13 +215,18 @@ def library(compiler: None, monkeypatch: pytest.MonkeyPatch) -> Library:
 
 @pytest.fixture(scope="session")
 def wider(compiler: None) -> Library:
-    """Compiled with vectors of 64 bytes, as for AVX-512, of two registers or four of this processor's.
+    """Compiled with vectors of 64 bytes, as for AVX-512, of two registers or four of this
+    processor's.
 
-    Cached as the library itself is; with less optimization, which would take a minute of two processors.
+    Cached as the library itself is; with less optimization, which would take a minute of two
+    processors.
     """
     command = os.environ.get("CXX") or next(filter(shutil.which, native._COMPILERS))
     folder = native._private_folder()
-    with pytest.MonkeyPatch.context() as patch, FileLock(folder / "wider.lock"):  # one worker compiles
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        FileLock(folder / "wider.lock"),
+    ):  # one worker compiles
         patch.setenv("CXX", f"{command} -DVECTOR_BYTES=64")
         patch.setattr(native, "_FLAGS", ("-O1", *native._FLAGS[1:]))
         patch.setattr(native, "COMPILED", tuple({0, min(1, native.best_level())}))
@@ -211,7 +236,9 @@ def wider(compiler: None) -> Library:
 
 @pytest.fixture(params=[*range(len(LEVELS)), "64 bytes of plain C++", "64 bytes"], ids=str)
 def at_level(request: pytest.FixtureRequest, library: Library) -> Library:
-    """The library with each instruction set that this processor has, and with vectors wider than its registers."""
+    """The library with each instruction set that this processor has, and with vectors wider than
+    its registers.
+    """
     if isinstance(request.param, str):
         wide: Library = request.getfixturevalue("wider")
         return replace(wide, level=min(wide.level, int(request.param == "64 bytes")))

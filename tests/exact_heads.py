@@ -1,4 +1,6 @@
-"""Heads whose outputs are near what decides, and their outputs in exact arithmetic, in NumPy and in PyTorch."""
+"""Heads whose outputs are near what decides, and their outputs in exact arithmetic, in NumPy and in
+PyTorch.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +30,9 @@ class Trial(NamedTuple):
 
 
 def exact_outputs(head: HeadWeights, space: SequenceSpace, letters: np.ndarray) -> list[list[Any]]:
-    """The outputs for the letters of a sequence with 60 digits more than its scores have before the point."""
+    """The outputs for the letters of a sequence with 60 digits more than its scores have before the
+    point.
+    """
     block = space.block([letters])
     x = head.with_positions(space.one_hot(block)[0])
     exact = np.vectorize(Fraction, otypes=[object])
@@ -54,10 +58,13 @@ def exact_outputs(head: HeadWeights, space: SequenceSpace, letters: np.ndarray) 
 def is_right(trial: Trial, output: list[Any], target: list[float]) -> bool:
     """Whether an output of any numbers is right, without NumPy."""
     if trial.tolerance is not None:
-        return all(abs(one - other) <= trial.tolerance for one, other in zip(output, target, strict=True))
+        return all(
+            abs(one - other) <= trial.tolerance for one, other in zip(output, target, strict=True)
+        )
     if trial.task.readout == "sign":
         return all(
-            (one > 0) - (one < 0) == (other > 0) - (other < 0) for one, other in zip(output, target, strict=True)
+            (one > 0) - (one < 0) == (other > 0) - (other < 0)
+            for one, other in zip(output, target, strict=True)
         )
     least = max(target) - 1e-9 * max(map(abs, target))
     wanted = [one for one, other in zip(output, target, strict=True) if other >= least]
@@ -65,9 +72,12 @@ def is_right(trial: Trial, output: list[Any], target: list[float]) -> bool:
     return not others or max(wanted) > max(others)
 
 
-def of_every_path(trial: Trial, rng: np.random.Generator) -> Iterator[tuple[str, list[list[list[Any]]]]]:
+def of_every_path(
+    trial: Trial, rng: np.random.Generator
+) -> Iterator[tuple[str, list[list[list[Any]]]]]:
     """The outputs for every sequence of the task, by each way of computing them."""
-    head, space = trial.head, trial.task.space
+    head = trial.head
+    space = trial.task.space
     first = int(space.has_cls)
     block = trial.task.all_cases.block
     lengths = block.real.sum(axis=1)
@@ -81,7 +91,9 @@ def of_every_path(trial: Trial, rng: np.random.Generator) -> Iterator[tuple[str,
         yield "NumPy", [twin(x[:n])[first:].tolist() for x, n in zip(inputs, lengths, strict=True)]
     tensors = torch.from_numpy(inputs).to(trial.dtype)
     with torch.no_grad():
-        alone = [module(x[:n])[first:].tolist() for x, n in zip(tensors, lengths.tolist(), strict=True)]
+        alone = [
+            module(x[:n])[first:].tolist() for x, n in zip(tensors, lengths.tolist(), strict=True)
+        ]
         yield "module", alone
         for name, size in (("batch", len(tensors)), ("shuffled", 7), ("definition", len(tensors))):
             order = rng.permutation(len(tensors)) if name == "shuffled" else np.arange(len(tensors))
@@ -105,15 +117,21 @@ def contradictions(trial: Trial, certificate: Certificate, seed: int) -> list[st
     if certificate.verdict == "undecided":
         return []
     found = []
-    cases, first = trial.task.all_cases, int(trial.task.space.has_cls)
-    targets = [target[counted].tolist() for target, counted in zip(cases.target, cases.counted, strict=True)]
+    cases = trial.task.all_cases
+    first = int(trial.task.space.has_cls)
+    targets = [
+        target[counted].tolist()
+        for target, counted in zip(cases.target, cases.counted, strict=True)
+    ]
     failure = certificate.counterexample
     for name, outputs in of_every_path(trial, np.random.default_rng(seed)):
         for row, (output, target) in enumerate(zip(outputs, targets, strict=True)):
             right = [is_right(trial, one, other) for one, other in zip(output, target, strict=True)]
             text = trial.task.space.decode(cases.block.tokens[row, first : first + len(target)])
             if failure is None:
-                found += [f"{name}: {text} at {at} is wrong" for at, good in enumerate(right) if not good]
+                found += [
+                    f"{name}: {text} at {at} is wrong" for at, good in enumerate(right) if not good
+                ]
             elif text == failure.sequence and right[failure.position]:
                 found.append(f"{name}: {text} at {failure.position} is right")
     return found
@@ -125,13 +143,17 @@ def near_zero(seed: int) -> Trial:
     task = _random_task(rng)
     space = task.space
     pos_dim = int(rng.choice([0, 0, 1, 2]))
-    rows, qk_dim = space.num_tokens + pos_dim, int(rng.integers(1, 5))
-    km, qm = rng.normal(size=(2, rows, qk_dim)) * 10.0 ** rng.choice([-200, -20, -3, 0, 0, 0, 1, 1.5, 3, 8, 15])
+    rows = space.num_tokens + pos_dim
+    qk_dim = int(rng.integers(1, 5))
+    km, qm = rng.normal(size=(2, rows, qk_dim)) * 10.0 ** rng.choice(
+        [-200, -20, -3, 0, 0, 0, 1, 1.5, 3, 8, 15]
+    )
     kind = rng.integers(5)
     if kind == 0:
         km[:] = 0.0  # equal scores
     if kind == 1:
-        km, qm = np.round(km), np.round(qm)
+        km = np.round(km)
+        qm = np.round(qm)
     vm = rng.normal(size=(rows, task.v_dim))
     if kind <= 1 or rng.random() < 0.3:
         vm = np.round(3 * vm) / rng.choice([1, 3, 7, 10])
@@ -153,14 +175,18 @@ def near_zero(seed: int) -> Trial:
 def _random_task(rng: np.random.Generator) -> Task:
     name = str(rng.choice(list(TASKS)))
     letters, max_len = (
-        ("AB", 3) if name == "parity" else [("A", 1), ("A", 3), ("AB", 2), ("AB", 3), ("ABC", 2)][rng.integers(5)]
+        ("AB", 3)
+        if name == "parity"
+        else [("A", 1), ("A", 3), ("AB", 2), ("AB", 3), ("ABC", 2)][rng.integers(5)]
     )
     task = TASKS[name](letters, max_len)
     if task.readout == "sign" and rng.random() < 0.5:
         # A target that the head may have: the signs of a random head's own outputs.
         sign = float(rng.choice([-1.0, 1.0]))
         target = lambda x: np.full((*x.shape, 1), sign)  # noqa: E731
-        task = replace(task, target=target, description=None, decisive_error=float(rng.choice([0.0, 1.0])))
+        task = replace(
+            task, target=target, description=None, decisive_error=float(rng.choice([0.0, 1.0]))
+        )
     elif rng.random() < 0.3:
         own = int(rng.integers(task.v_dim))
         target = lambda x: np.broadcast_to(np.eye(task.v_dim)[own], (*x.shape, task.v_dim))  # noqa: E731
@@ -168,29 +194,42 @@ def _random_task(rng: np.random.Generator) -> Task:
     return task
 
 
-def _moved(head: HeadWeights, task: Task, rng: np.random.Generator, tolerance: float | None) -> HeadWeights:
-    """The head with a value changed so that an output of a sequence is nearly where its reading changes."""
-    cases, first = task.all_cases, int(task.space.has_cls)
+def _moved(
+    head: HeadWeights, task: Task, rng: np.random.Generator, tolerance: float | None
+) -> HeadWeights:
+    """The head with a value changed so that an output of a sequence is nearly where its reading
+    changes.
+    """
+    cases = task.all_cases
+    first = int(task.space.has_cls)
     row = int(rng.integers(len(cases.inputs)))
     x = cases.inputs[row][cases.block.real[row]]
     trace = NumpyHead(head).trace(x)
     position = int(rng.integers(first, len(x)))
     key = int(trace.weights[position].argmax())
-    token, column = int(cases.block.tokens[row, key]), int(rng.integers(task.v_dim))
+    token = int(cases.block.tokens[row, key])
+    column = int(rng.integers(task.v_dim))
     share = trace.weights[position][cases.block.tokens[row][: len(x)] == token].sum()
-    output, target = trace.output[position], cases.target[row, position]
+    output = trace.output[position]
+    target = cases.target[row, position]
     wanted = 0.0
     if tolerance is not None:
         wanted = target[column] + float(rng.choice([-1, 1])) * tolerance
     elif task.readout == "argmax":
         wanted = float(np.delete(output, column).max(initial=0.0))
-    wanted += float(rng.choice([0, 0, 1, -1])) * 10.0 ** rng.uniform(-18, -10) * max(1.0, np.abs(head.Vm).max())
+    wanted += (
+        float(rng.choice([0, 0, 1, -1]))
+        * 10.0 ** rng.uniform(-18, -10)
+        * max(1.0, np.abs(head.Vm).max())
+    )
     vm = head.Vm.copy()
     vm[token, column] += (wanted - output[column]) / share
     return HeadWeights(head.Km, head.Qm, vm, head.pos)
 
 
-def _at_the_boundary(head: HeadWeights, task: Task, rng: np.random.Generator, tolerance: float) -> float:
+def _at_the_boundary(
+    head: HeadWeights, task: Task, rng: np.random.Generator, tolerance: float
+) -> float:
     """The largest error of the head, or a neighbour of it."""
     with np.errstate(all="ignore"):
         error = verify(head, task, tolerance=tolerance).largest_error

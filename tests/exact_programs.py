@@ -1,4 +1,6 @@
-"""Compiled programs whose outputs are near what decides, and their outputs in exact arithmetic and in batches."""
+"""Compiled programs whose outputs are near what decides, and their outputs in exact arithmetic and
+in batches.
+"""
 
 import itertools
 import math
@@ -27,31 +29,45 @@ def exact_outputs(network: Network, ids: Sequence[int], causal: bool) -> list[An
     """The outputs for a sequence with 60 digits."""
     with mpmath.workdps(DIGITS):
         pairs = [(network.embedding[token], network.positions[at]) for at, token in enumerate(ids)]
-        x = [[mpmath.mpf(a) + mpmath.mpf(b) for a, b in zip(*map(list, pair), strict=True)] for pair in pairs]
+        x = [
+            [mpmath.mpf(a) + mpmath.mpf(b) for a, b in zip(*map(list, pair), strict=True)]
+            for pair in pairs
+        ]
         for layer in network.layers:
             q, k, v = (_linear(x, each) for each in (layer.query, layer.key, layer.value))
-            dim, wide = len(q[0]) // layer.num_heads, len(v[0]) // layer.num_heads
+            dim = len(q[0]) // layer.num_heads
+            wide = len(v[0]) // layer.num_heads
             mixed: Rows = [[] for _ in x]
             for head in range(layer.num_heads):
-                part, values = slice(head * dim, (head + 1) * dim), slice(head * wide, (head + 1) * wide)
+                part = slice(head * dim, (head + 1) * dim)
+                values = slice(head * wide, (head + 1) * wide)
                 for at, query in enumerate(q):
                     keys = range(at + 1 if causal else len(x))
-                    scores = [mpmath.fdot(query[part], k[key][part]) / mpmath.sqrt(dim) for key in keys]
+                    scores = [
+                        mpmath.fdot(query[part], k[key][part]) / mpmath.sqrt(dim) for key in keys
+                    ]
                     sink = [] if layer.sinks is None else [mpmath.mpf(float(layer.sinks[head]))]
                     largest = max(scores + sink)
                     weights = [mpmath.exp(score - largest) for score in scores]
-                    total = mpmath.fsum(weights) + mpmath.fsum(mpmath.exp(score - largest) for score in sink)
+                    total = mpmath.fsum(weights) + mpmath.fsum(
+                        mpmath.exp(score - largest) for score in sink
+                    )
                     columns = zip(*(v[key][values] for key in keys), strict=True)
                     mixed[at] += [mpmath.fdot(weights, column) / total for column in columns]
             x = _added(x, _linear(mixed, layer.output))
             if layer.up is not None and layer.down is not None:
-                hidden = [[max(number, mpmath.mpf(0)) for number in row] for row in _linear(x, layer.up)]
+                hidden = [
+                    [max(number, mpmath.mpf(0)) for number in row] for row in _linear(x, layer.up)
+                ]
                 x = _added(x, _linear(hidden, layer.down))
         return [row[0] for row in _linear(x, network.output)]
 
 
 def _linear(x: Rows, map: Affine) -> Rows:
-    rows = [[(place, mpmath.mpf(weight)) for place, weight in enumerate(row) if weight] for row in map.weight.tolist()]
+    rows = [
+        [(place, mpmath.mpf(weight)) for place, weight in enumerate(row) if weight]
+        for row in map.weight.tolist()
+    ]
     biases = [mpmath.mpf(bias) for bias in map.bias.tolist()]
     return [
         [
@@ -63,7 +79,9 @@ def _linear(x: Rows, map: Affine) -> Rows:
 
 
 def _added(x: Rows, y: Rows) -> Rows:
-    return [[one + other for one, other in zip(*rows, strict=True)] for rows in zip(x, y, strict=True)]
+    return [
+        [one + other for one, other in zip(*rows, strict=True)] for rows in zip(x, y, strict=True)
+    ]
 
 
 class Outputs(NamedTuple):
@@ -77,7 +95,9 @@ class Outputs(NamedTuple):
 def of_every_path(model: CompiledProgram, ids: np.ndarray) -> Iterator[Outputs]:
     """The outputs of these sequences by each way of computing them."""
     network = network_of(model)
-    yield Outputs("exact", ids, [exact_outputs(network, row.tolist(), model.domains.causal) for row in ids])
+    yield Outputs(
+        "exact", ids, [exact_outputs(network, row.tolist(), model.domains.causal) for row in ids]
+    )
     with torch.inference_mode():
         tokens = torch.from_numpy(ids)
         yield Outputs("batch", ids, model(tokens).double().tolist())
@@ -105,16 +125,26 @@ def is_read(model: CompiledProgram, number: Any, wanted: Any, tolerance: float) 
     return bool(typed(nearest[1]) == typed(wanted))
 
 
-def contradictions(model: CompiledProgram, certificate: ProgramCertificate, tolerance: float = 1e-3) -> list[str]:
+def contradictions(
+    model: CompiledProgram, certificate: ProgramCertificate, tolerance: float = 1e-3
+) -> list[str]:
     """What contradicts a certificate: a wrong output where it holds, a right one where it fails."""
     if certificate.verdict == "undecided":
         return []
-    found, size, program = [], len(model.domains.vocabulary), model.require_program()
+    found = []
+    size = len(model.domains.vocabulary)
+    program = model.require_program()
     for length in range(1, model.domains.max_len + 1):
         ids = np.array(list(itertools.product(range(size), repeat=length)))
         if certificate.counterexample is not None:
             tokens = [typed(token) for token in certificate.counterexample[0]]
-            ids = np.array([row for row in ids if [typed(model.domains.vocabulary[token]) for token in row] == tokens])
+            ids = np.array(
+                [
+                    row
+                    for row in ids
+                    if [typed(model.domains.vocabulary[token]) for token in row] == tokens
+                ]
+            )
             if not len(ids):
                 continue
         for outputs in of_every_path(model, ids):
@@ -125,7 +155,8 @@ def contradictions(model: CompiledProgram, certificate: ProgramCertificate, tole
                 except InputError:
                     continue
                 right = [
-                    is_read(model, number, value, tolerance) for number, value in zip(numbers, wanted, strict=True)
+                    is_read(model, number, value, tolerance)
+                    for number, value in zip(numbers, wanted, strict=True)
                 ]
                 if certificate.counterexample is None and not all(right):
                     found.append(f"{outputs.name}: {sequence} gives {numbers}")
@@ -135,7 +166,9 @@ def contradictions(model: CompiledProgram, certificate: ProgramCertificate, tole
 
 
 def near_border(seed: int) -> tuple[CompiledProgram, float] | None:
-    """A random program of which an output is near another reading, and its tolerance; None if it does not compile."""
+    """A random program of which an output is near another reading, and its tolerance; None if it
+    does not compile.
+    """
     draw = random.Random(seed)
     programs = RandomPrograms(seed)
     letters = isinstance(programs.vocabulary[0], str) and draw.random() < 0.5
@@ -143,7 +176,11 @@ def near_border(seed: int) -> tuple[CompiledProgram, float] | None:
     try:
         program = programs.variable(draw.choice([0, 1, 1, 2]), letters=letters)
         model = compile_program(
-            program, programs.vocabulary[:2], draw.choice([2, 3]), causal=draw.random() < 0.3, dtype=dtype
+            program,
+            programs.vocabulary[:2],
+            draw.choice([2, 3]),
+            causal=draw.random() < 0.3,
+            dtype=dtype,
         )
     except InputError:
         return None

@@ -8,13 +8,17 @@ from typing import Any
 
 
 def interrupted(act: Callable[[], Any], files: set[str]) -> Iterator[None]:
-    """Call ``act`` again and again, interrupted one step later in ``files`` each time, and yield after each time."""
+    """Call ``act`` again and again, interrupted one step later in ``files`` each time, and yield
+    after each time.
+    """
     act()  # what is imported at its first call is not interrupted
     earlier = sys.gettrace()
     for last in count(1):
         steps = count(1)
 
-        def trace(frame: FrameType, event: str, _: Any, last: int = last, steps: "count[int]" = steps) -> Any:
+        def trace(
+            frame: FrameType, event: str, _: Any, last: int = last, steps: "count[int]" = steps
+        ) -> Any:
             if frame.f_code.co_filename not in files:
                 return None
             if event != "return" and next(steps) == last:

@@ -1,4 +1,6 @@
-"""Every setting of matplotlib at other values than its default, and small figures whose pixels they could change."""
+"""Every setting of matplotlib at other values than its default, and small figures whose pixels they
+could change.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -38,7 +40,9 @@ CANDIDATES: tuple[Any, ...] = (
 
 
 def other_values(name: str) -> list[Any]:
-    """The enumerated values of a setting and up to five legal ones among the candidates, without its default."""
+    """The enumerated values of a setting and up to five legal ones among the candidates, without
+    its default.
+    """
     validate = matplotlib.rcParams.validate[name]
     enumerated = getattr(validate, "valid", {})
     values = {repr(matplotlib.rcParamsDefault[name]): None}
@@ -55,7 +59,14 @@ def other_values(name: str) -> list[Any]:
 
 NO_STYLE = frozenset(
     {"backend", "backend_fallback", "date.epoch", "docstring.hardcopy", "figure.max_open_warning"}
-    | {"figure.raise_window", "interactive", "savefig.directory", "timezone", "tk.window_focus", "toolbar"}
+    | {
+        "figure.raise_window",
+        "interactive",
+        "savefig.directory",
+        "timezone",
+        "tk.window_focus",
+        "toolbar",
+    }
     | {name for name in matplotlib.rcParamsDefault if name.startswith(("webagg.", "keymap."))}
 )
 """Settings of windows and files, which matplotlib keeps out of styles, and keys."""
@@ -71,7 +82,9 @@ ROUNDS = [
     {name: values[number % len(values)] for name, values in SETTINGS.items()}
     for number in range(max(map(len, SETTINGS.values())))
 ]
-"""All settings at once, each at one of its other values; each of these values is in at least one round."""
+"""All settings at once, each at one of its other values; each of these values is in at least one
+round.
+"""
 
 STYLES = tuple(matplotlib.style.available)
 
@@ -85,17 +98,26 @@ def _map() -> Figure:
 
 
 def _words() -> Figure:
-    return coloured_text(NAMES, np.linspace(-1, 1, 6), "a text of $x$", signed=True, label="\\effect_{of} $w$")
+    return coloured_text(
+        NAMES, np.linspace(-1, 1, 6), "a text of $x$", signed=True, label="\\effect_{of} $w$"
+    )
 
 
 def _head() -> Figure:
     identity = np.eye(3)
-    return draw_comparison(HeadWeights(identity, identity[::-1], identity), None, identity, ["a_b", "$x$", "5%"])
+    return draw_comparison(
+        HeadWeights(identity, identity[::-1], identity), None, identity, ["a_b", "$x$", "5%"]
+    )
 
 
 def _curves() -> Figure:
     epochs = np.linspace(1, 0.1, 6).tolist()
-    history = {"train_loss": epochs, "val_loss": epochs[::-1], "train_acc": epochs, "val_acc": epochs}
+    history = {
+        "train_loss": epochs,
+        "val_loss": epochs[::-1],
+        "train_acc": epochs,
+        "val_acc": epochs,
+    }
     return draw_training_curves(history, "run_1 of $x$")
 
 
@@ -105,7 +127,17 @@ def _grid() -> Figure:
 
 def _panel() -> Figure:
     figure, (ax,) = new_figure(2, 2)
-    image = panel(ax, _weights(3), "$x$", "5%", "a_b", labels=True, limits=(0, 1), x_names=NAMES[:3], y_names=NAMES[:3])
+    image = panel(
+        ax,
+        _weights(3),
+        "$x$",
+        "5%",
+        "a_b",
+        labels=True,
+        limits=(0, 1),
+        x_names=NAMES[:3],
+        y_names=NAMES[:3],
+    )
     figure.colorbar(image, ax=ax, label="$x$")
     return figure
 

@@ -11,9 +11,15 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 
 
 def printed(
-    code: str, *flags: str, arguments: Sequence[str] = (), env: dict[str, str] | None = None, **options: Any
+    code: str,
+    *flags: str,
+    arguments: Sequence[str] = (),
+    env: dict[str, str] | None = None,
+    **options: Any,
 ) -> str:
-    """What ``code`` prints in a process that finds this source and has no fault; ``flags`` of Python."""
+    """What ``code`` prints in a process that finds this source and has no fault; ``flags`` of
+    Python.
+    """
     env = {**(os.environ if env is None else env), "PYTHONPATH": str(SOURCE)}
     command = [sys.executable, *flags, "-c", code, *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, **options)

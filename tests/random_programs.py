@@ -17,7 +17,8 @@ from glassformer.programs import (
     tokens,
 )
 
-NUMBERS, LETTERS = (0, 1, 2, 3), ("a", "b", "c", "d")
+NUMBERS = (0, 1, 2, 3)
+LETTERS = ("a", "b", "c", "d")
 
 
 class RandomPrograms:
@@ -29,12 +30,17 @@ class RandomPrograms:
 
     def variable(self, depth: int, *, letters: bool) -> Variable:
         if depth == 0:
-            given = tokens if letters == isinstance(self.vocabulary[0], str) else self.function(letters, tokens)
+            given = (
+                tokens
+                if letters == isinstance(self.vocabulary[0], str)
+                else self.function(letters, tokens)
+            )
             return given if letters else self.draw.choice([given, indices])
         kind = self.draw.randrange(6)
         if kind <= 1:
             return self.function(
-                letters, *(self.variable(self.lower(depth), letters=self.flip()) for _ in range(kind + 1))
+                letters,
+                *(self.variable(self.lower(depth), letters=self.flip()) for _ in range(kind + 1)),
             )
         if kind == 2 and not letters:
             first, second = (self.variable(self.lower(depth), letters=False) for _ in range(2))
@@ -49,7 +55,8 @@ class RandomPrograms:
     def selector(self, depth: int) -> Selector:
         kind = self.draw.random()
         if kind < 0.3 and depth > 0:
-            first, second = self.selector(depth - 1), self.selector(depth - 1)
+            first = self.selector(depth - 1)
+            second = self.selector(depth - 1)
             return first & second if kind < 0.2 else first | second
         if kind < 0.4:
             return ~self.selector(max(depth - 1, 0))

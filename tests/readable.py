@@ -28,6 +28,7 @@ def check_readable(figure: Figure) -> None:
         (first, second)
         for (first, one), (second, other) in combinations(boxes, 2)
         # A line of text has some room above and below its letters.
-        if min(one.x1, other.x1) - max(one.x0, other.x0) > 1 and min(one.y1, other.y1) - max(one.y0, other.y0) > 3
+        if min(one.x1, other.x1) - max(one.x0, other.x0) > 1
+        and min(one.y1, other.y1) - max(one.y0, other.y0) > 3
     ]
     assert clashes == [], clashes

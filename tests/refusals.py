@@ -23,14 +23,20 @@ def refused(
     anywhere: str | None = None,
     error: type[InputError] = InputError,
 ) -> Iterator[pytest.ExceptionInfo[InputError]]:
-    """Fail unless the block raises ``error`` with fields in which these regular expressions are found.
+    """Fail unless the block raises ``error`` with fields in which these regular expressions are
+    found.
 
-    ``anywhere`` is for tables of cases whose decisive field differs: it is to be found in one of the three.
+    ``anywhere`` is for tables of cases whose decisive field differs: it is to be found in one of
+    the three.
     """
     with pytest.raises(error) as caught:
         yield caught
     for name, pattern in (("got", got), ("expected", expected), ("fix", fix)):
         text = getattr(caught.value, name)
-        assert pattern is None or re.search(pattern, text), f"{pattern!r} is not in {name} = {text!r}"
+        assert pattern is None or re.search(pattern, text), (
+            f"{pattern!r} is not in {name} = {text!r}"
+        )
     fields = (caught.value.got, caught.value.expected, caught.value.fix)
-    assert anywhere is None or any(re.search(anywhere, text) for text in fields), f"{anywhere!r} is not in {fields}"
+    assert anywhere is None or any(re.search(anywhere, text) for text in fields), (
+        f"{anywhere!r} is not in {fields}"
+    )

@@ -13,12 +13,15 @@ class Script(Continuation):
     def __init__(self, engine: Tokenizer, replies: Sequence[str], room: int = 10_000) -> None:
         self.max_seq_len = room
         self.prompts: list[list[int]] = []
-        self._engine, self._replies = engine, list(replies)
+        self._engine = engine
+        self._replies = list(replies)
 
     def unread(self, prompt: Sequence[int]) -> int:
         return len(prompt)
 
-    def reply(self, prompt: Sequence[int], most: int | None = None, stop_tokens: Sequence[int] = ()) -> Iterator[int]:
+    def reply(
+        self, prompt: Sequence[int], most: int | None = None, stop_tokens: Sequence[int] = ()
+    ) -> Iterator[int]:
         self.prompts.append(list(prompt))
         text = self._replies.pop(0)
         tokens = self._engine.encode(text.removesuffix("^C")).ids

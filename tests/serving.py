@@ -53,7 +53,8 @@ class Served:
             return
         server, thread = self._running
         self._running = None
-        server.should_exit, server.force_exit = True, self.at_once
+        server.should_exit = True
+        server.force_exit = self.at_once
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the server did not end"
 

@@ -22,12 +22,26 @@ Model: TypeAlias = Encoder | Decoder | EncoderDecoder
 
 
 def encoder(**changes: Any) -> Encoder:
-    sizes = {"vocab_size": 50, "num_layers": 3, "hidden_dim": 8, "ff_dim": 20, "num_heads": 2, "max_seq_len": 16}
+    sizes = {
+        "vocab_size": 50,
+        "num_layers": 3,
+        "hidden_dim": 8,
+        "ff_dim": 20,
+        "num_heads": 2,
+        "max_seq_len": 16,
+    }
     return Encoder(EncoderConfig(**{**sizes, "num_classes": 2, **changes}))
 
 
 def decoder(**changes: Any) -> Decoder:
-    sizes = {"vocab_size": 50, "num_layers": 4, "hidden_dim": 8, "ff_dim": 20, "num_heads": 4, "head_dim": 6}
+    sizes = {
+        "vocab_size": 50,
+        "num_layers": 4,
+        "hidden_dim": 8,
+        "ff_dim": 20,
+        "num_heads": 4,
+        "head_dim": 6,
+    }
     return Decoder(DecoderConfig(**{**sizes, "max_seq_len": 64, **changes}))
 
 
@@ -42,9 +56,18 @@ def learned(**changes: Any) -> Decoder:
 
 
 def encoder_decoder(**changes: Any) -> EncoderDecoder:
-    sizes = {"vocab_size": 50, "hidden_dim": 8, "ff_dim": 20, "num_heads": 2, "max_source_len": 10, "max_target_len": 6}
+    sizes = {
+        "vocab_size": 50,
+        "hidden_dim": 8,
+        "ff_dim": 20,
+        "num_heads": 2,
+        "max_source_len": 10,
+        "max_target_len": 6,
+    }
     return EncoderDecoder(
-        EncoderDecoderConfig(**{**sizes, "num_encoder_layers": 2, "num_decoder_layers": 3, "dropout": 0.0, **changes})
+        EncoderDecoderConfig(
+            **{**sizes, "num_encoder_layers": 2, "num_decoder_layers": 3, "dropout": 0.0, **changes}
+        )
     )
 
 
@@ -68,7 +91,12 @@ EXPERTS: dict[str, Any] = {
     "tied_output": True,
     "rope_scaling": Yarn(8.0),
 }
-SLOTS: dict[str, Any] = {"fields_per_slot": 2, "norm_first": True, "final_norm": True, "target_vocab_size": 30}
+SLOTS: dict[str, Any] = {
+    "fields_per_slot": 2,
+    "norm_first": True,
+    "final_norm": True,
+    "target_vocab_size": 30,
+}
 MODELS: dict[str, Callable[[], Model]] = {
     "course": encoder,
     "one block": lambda: encoder(num_layers=1, activation="relu", positions="none"),
@@ -83,7 +111,9 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 
 def run(model: Model, batch: int, length: int) -> None:
-    """One forward pass over ``batch`` texts of ``length`` tokens; targets are one token shorter than sources."""
+    """One forward pass over ``batch`` texts of ``length`` tokens; targets are one token shorter
+    than sources.
+    """
     tokens = torch.ones(batch, length, dtype=torch.int64)
     model.eval()
     if isinstance(model, EncoderDecoder):
@@ -95,7 +125,9 @@ def run(model: Model, batch: int, length: int) -> None:
         model(tokens)
 
 
-def write_run(directory: Path, model: nn.Module, where: str = "best", /, **description: Any) -> Path:
+def write_run(
+    directory: Path, model: nn.Module, where: str = "best", /, **description: Any
+) -> Path:
     """A run directory as training leaves it."""
     (directory / where).mkdir(parents=True, exist_ok=True)
     save_weights(model, directory / where)

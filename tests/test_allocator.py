@@ -25,7 +25,10 @@ def faults(how: str) -> int:
     return int(printed(f"how = {how!r}\n{FAULTS}"))
 
 
-@pytest.mark.skipif(not hasattr(resource, "RUSAGE_SELF") or not sys.platform.startswith("linux"), reason="glibc only")
+@pytest.mark.skipif(
+    not hasattr(resource, "RUSAGE_SELF") or not sys.platform.startswith("linux"),
+    reason="glibc only",
+)
 def test_pages_of_freed_blocks_are_not_cleared_again() -> None:
     """Blocks of 32 MiB, by themselves 8,192 pages each time."""
     if not allocator.keep_freed_memory():

@@ -1,4 +1,6 @@
-"""Text classifiers: predictions, what is saved and read again, and effects against texts without the word."""
+"""Text classifiers: predictions, what is saved and read again, and effects against texts without
+the word.
+"""
 
 import dataclasses
 import json
@@ -9,7 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.classifier import Classifier, load_classifier, predict, save_classifier, token_effects
+from glassformer.classifier import (
+    Classifier,
+    load_classifier,
+    predict,
+    save_classifier,
+    token_effects,
+)
 from glassformer.data.subword import Tokenizer
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.models.encoder import Encoder, EncoderConfig
@@ -23,8 +31,21 @@ TEXTS = ["the film is great !", "a dull and awful plot", "not great , not awful"
 def classifier(tokenizer: Tokenizer | None = None, **options: object) -> Classifier:
     """With random weights and a large head, so that every word has an effect."""
     tokenizer = tokenizer or WordTokenizer.from_texts(TEXTS)
-    sizes = {"num_layers": 2, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "max_seq_len": 12, "positions": "none"}
-    options = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id, "num_classes": 3, **sizes, **options}
+    sizes = {
+        "num_layers": 2,
+        "hidden_dim": 16,
+        "ff_dim": 16,
+        "num_heads": 2,
+        "max_seq_len": 12,
+        "positions": "none",
+    }
+    options = {
+        "vocab_size": tokenizer.vocab_size,
+        "pad_id": tokenizer.pad_id,
+        "num_classes": 3,
+        **sizes,
+        **options,
+    }
     config = EncoderConfig(**options)  # type: ignore[arg-type]
     encoder = Encoder(config).eval()
     nn.init.normal_(encoder.classifier.weight)
@@ -34,13 +55,16 @@ def classifier(tokenizer: Tokenizer | None = None, **options: object) -> Classif
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
 def test_without_positions_it_is_the_text_without_the_word(pooling: str, batch_size: int) -> None:
-    judge, words = classifier(pooling=pooling), ["the", "dull", "unseen", "film", "is", "great"]
+    judge = classifier(pooling=pooling)
+    words = ["the", "dull", "unseen", "film", "is", "great"]
     for label in range(3):
         found = token_effects(judge, " ".join(words), label, batch_size)
         assert [token for token, _ in found] == ["the", "dull", "<UNK>", "film", "is", "great"]
         shorter = [" ".join(words[:i] + words[i + 1 :]) for i in range(6)]
         whole, *without = judge.probabilities([" ".join(words), *shorter])[:, label].tolist()
-        assert [effect for _, effect in found] == pytest.approx([whole - rest for rest in without], abs=1e-6)
+        assert [effect for _, effect in found] == pytest.approx(
+            [whole - rest for rest in without], abs=1e-6
+        )
     assert max(abs(effect) for _, effect in found) > 0.01
 
 
@@ -54,7 +78,9 @@ def test_the_others_stay_at_their_positions() -> None:
     for place, (_, effect) in enumerate(found, start=1):
         hidden = tokens.clone()
         hidden[0, place] = judge.tokenizer.pad_id
-        assert effect == pytest.approx(float(whole - judge.encoder(hidden).softmax(-1)[0, 2]), abs=1e-6)
+        assert effect == pytest.approx(
+            float(whole - judge.encoder(hidden).softmax(-1)[0, 2]), abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
@@ -96,7 +122,11 @@ def test_bad_arguments_are_refused() -> None:
 @pytest.mark.usefixtures("without_type_checks")
 def test_only_lists_of_texts_are_classified() -> None:
     judge = classifier()
-    for texts, message in (([], "no texts"), ("good", "one text"), (["good", None], "of type NoneType")):
+    for texts, message in (
+        ([], "no texts"),
+        ("good", "one text"),
+        (["good", None], "of type NoneType"),
+    ):
         with refused(message):
             judge.probabilities(texts)  # type: ignore[arg-type]
 
@@ -147,16 +177,23 @@ def test_a_subword_tokenizer_may_leave_rows_of_the_encoder_unused(tmp_path: Path
                 load_classifier(tmp_path / "it")
 
 
-def test_a_classifier_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = classifier(), classifier()
+def test_a_classifier_is_replaced_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = classifier()
+    second = classifier()
     save_classifier(first, tmp_path / "it")
     with monkeypatch.context() as patch:
         patch.setattr(WordTokenizer, "to_json", Mock(side_effect=OSError("the disk is full")))
         with pytest.raises(OSError, match="the disk is full"):
             save_classifier(second, tmp_path / "it")
-    assert torch.equal(load_classifier(tmp_path / "it").probabilities(TEXTS), first.probabilities(TEXTS))
+    assert torch.equal(
+        load_classifier(tmp_path / "it").probabilities(TEXTS), first.probabilities(TEXTS)
+    )
     save_classifier(second, tmp_path / "it")
-    assert torch.equal(load_classifier(tmp_path / "it").probabilities(TEXTS), second.probabilities(TEXTS))
+    assert torch.equal(
+        load_classifier(tmp_path / "it").probabilities(TEXTS), second.probabilities(TEXTS)
+    )
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 64])

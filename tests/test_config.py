@@ -33,7 +33,12 @@ class Outer(Config):
 
     def __post_init__(self) -> None:
         heads = self.heads
-        require(heads is None or self.width % heads == 0, f"heads = {heads}", "a divisor of width", "Change heads.")
+        require(
+            heads is None or self.width % heads == 0,
+            f"heads = {heads}",
+            "a divisor of width",
+            "Change heads.",
+        )
 
 
 @pytest.mark.parametrize("made", [Outer("a"), Outer("b", 6, 1, 0.5, True, 3, Inner(3), (0, 2))])

@@ -49,7 +49,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs make and a C++ compiler")
     folder = tmp_path_factory.mktemp("dist")
     installed = ["-o", f"{sys.prefix}/.installed-dev", f"VENV={sys.prefix}"]
-    subprocess.run(["make", *installed, "dist", f"DIST={folder}"], cwd=ROOT, check=True, timeout=1200)
+    subprocess.run(
+        ["make", *installed, "dist", f"DIST={folder}"], cwd=ROOT, check=True, timeout=1200
+    )
     return folder
 
 
@@ -60,11 +62,20 @@ class Environment:
         self.bin = folder / "env/bin"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
         site = next((folder / "env").glob("lib/python*/site-packages"))
-        (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+        (site / "dependencies.pth").write_text(
+            sysconfig.get_path("purelib") + "\n", encoding="utf-8"
+        )
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python")]
-        subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
+        subprocess.run(
+            [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True
+        )
         self.folder = folder
-        self.variables = {"PATH": str(self.bin), "HOME": str(folder), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        self.variables = {
+            "PATH": str(self.bin),
+            "HOME": str(folder),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
 
     def run(self, *command: str, where: Path | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -95,7 +106,9 @@ def test_the_library_of_the_wheel_is_the_one_compiled_here(prebuilt: Environment
     own = prebuilt.run("python", "-c", LOGITS)
     assert own.stderr == ""  # nothing is compiled
     here = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(ROOT / "src")}
-    compiled = subprocess.run([sys.executable, "-c", LOGITS], env=here, check=True, capture_output=True, text=True)
+    compiled = subprocess.run(
+        [sys.executable, "-c", LOGITS], env=here, check=True, capture_output=True, text=True
+    )
     assert own.stdout == compiled.stdout
     assert len(own.stdout.split()) == 2
 
@@ -107,7 +120,9 @@ def test_the_wheel_for_every_platform_says_that_it_has_no_compiler(pure: Environ
 
 
 def test_the_readmes_samples_run(prebuilt: Environment) -> None:
-    done = prebuilt.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", README)
+    done = prebuilt.run(
+        "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", README
+    )
     assert " passed" in done.stdout
 
 
@@ -128,7 +143,9 @@ def test_the_wheel_brings_the_lessons(lab: str, pure: Environment) -> None:
 
 
 def test_the_wheel_brings_the_report_that_a_lesson_quotes(pure: Environment) -> None:
-    script = "from glassformer.labs.sentiment.published import published; print(published('Takeaways'))"
+    script = (
+        "from glassformer.labs.sentiment.published import published; print(published('Takeaways'))"
+    )
     assert "1. **" in pure.run("python", "-c", script).stdout
 
 
@@ -140,7 +157,15 @@ def test_users_types_are_checked_against_the_package(prebuilt: Environment) -> N
         'tokens: str = language_model.tokens("text")\n',
         encoding="utf-8",
     )
-    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(prebuilt.bin / "python"), "users.py"]
+    mypy = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--python-executable",
+        str(prebuilt.bin / "python"),
+        "users.py",
+    ]
     done = subprocess.run(mypy, cwd=prebuilt.folder, capture_output=True, text=True, timeout=600)
     (fault,) = [line for line in done.stdout.splitlines() if "error:" in line]
     assert "users.py:4" in fault

@@ -22,7 +22,9 @@ EXAMPLES = (
 def test_examples_of_docstrings(name: str) -> None:
     path, _, function = name.rpartition(".")
     module = importlib.import_module(path)
-    found = doctest.DocTestFinder(recurse=False).find(getattr(module, function), name, globs=dict(vars(module)))
+    found = doctest.DocTestFinder(recurse=False).find(
+        getattr(module, function), name, globs=dict(vars(module))
+    )
     assert sum(len(each.examples) for each in found) > 1
     for each in found:
         assert doctest.DocTestRunner().run(each).failed == 0

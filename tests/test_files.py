@@ -62,7 +62,9 @@ def test_an_error_in_the_block_leaves_everything_as_it_was(tmp_path: Path) -> No
     assert [entry.name for entry in tmp_path.iterdir()] == ["target"]
 
 
-def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_directory_is_replaced_only_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "target"
     fill(target, "old")
     with refused("exists already"):
@@ -83,7 +85,9 @@ def test_an_existing_directory_is_replaced_only_when_asked(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("renames_before_death", [0, 1, 2])
-def test_death_leaves_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames_before_death: int) -> None:
+def test_death_leaves_old_or_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames_before_death: int
+) -> None:
     target = tmp_path / "target"
     fill(target, "old")
     renames = []
@@ -97,7 +101,11 @@ def test_death_leaves_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module.os, "replace", rename)
     if renames_before_death == 2:
         # Dies after the renames, before the old directory is cleared away.
-        monkeypatch.setattr(module, "_flush", lambda path: (_ for _ in ()).throw(Killed) if len(renames) == 2 else None)
+        monkeypatch.setattr(
+            module,
+            "_flush",
+            lambda path: (_ for _ in ()).throw(Killed) if len(renames) == 2 else None,
+        )
     with pytest.raises(Killed):
         fill(target, "new", replace=True)
     monkeypatch.undo()
@@ -141,7 +149,9 @@ def test_a_leftover_draft_does_not_leak_into_the_next_one(tmp_path: Path) -> Non
     assert not (tmp_path / "target" / "stale").exists()
 
 
-def test_removal_never_shows_a_half_emptied_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removal_never_shows_a_half_emptied_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "target"
     fill(target, "old")
 
@@ -162,7 +172,9 @@ def test_removal_never_shows_a_half_emptied_directory(tmp_path: Path, monkeypatc
 def test_text_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "file"
     write_text(path, "old ö")
-    monkeypatch.setattr(module.os, "replace", lambda source, destination: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(
+        module.os, "replace", lambda source, destination: (_ for _ in ()).throw(Killed)
+    )
     with pytest.raises(Killed):
         write_text(path, "new")
     monkeypatch.undo()
@@ -171,13 +183,20 @@ def test_text_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
 
 
-def test_a_file_is_flushed_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_flushed_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "deep" / "file"
     told: list[str] = []
-    flush, rename = module._flush, os.replace
+    flush = module._flush
+    rename = os.replace
 
-    monkeypatch.setattr(module, "_flush", lambda place: told.append(f"flush {place.name}") or flush(place))
-    monkeypatch.setattr(module.os, "replace", lambda *places: told.append("replace") or rename(*places))
+    monkeypatch.setattr(
+        module, "_flush", lambda place: told.append(f"flush {place.name}") or flush(place)
+    )
+    monkeypatch.setattr(
+        module.os, "replace", lambda *places: told.append("replace") or rename(*places)
+    )
     with new_file(path) as draft:
         draft.write_bytes(b"new")
         assert not path.exists()
@@ -191,7 +210,8 @@ def test_a_file_is_flushed_before_it_takes_its_place(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_files_are_readable_as_the_umask_says(umask: int, tmp_path: Path) -> None:
-    tensors, before = {"a": np.zeros(2)}, os.umask(umask)
+    tensors = {"a": np.zeros(2)}
+    before = os.umask(umask)
     try:
         with new_directory(tmp_path / "target") as draft:
             save_file(tensors, draft / "file")
@@ -199,7 +219,9 @@ def test_files_are_readable_as_the_umask_says(umask: int, tmp_path: Path) -> Non
             save_file(tensors, draft)
     finally:
         os.umask(before)
-    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "file", tmp_path / "target" / "file")}
+    modes = {
+        path.stat().st_mode & 0o777 for path in (tmp_path / "file", tmp_path / "target" / "file")
+    }
     assert modes == {0o666 & ~umask}
 
 
@@ -212,7 +234,11 @@ def test_a_text_that_cannot_take_its_place_leaves_no_draft(tmp_path: Path) -> No
 
 def test_what_lies_inside(tmp_path: Path) -> None:
     inside = tmp_path / "models--a--b" / "snapshots" / "abc"
-    for directory in (inside / "1_Pooling", tmp_path / "models--a--b" / "blobs", tmp_path / "elsewhere"):
+    for directory in (
+        inside / "1_Pooling",
+        tmp_path / "models--a--b" / "blobs",
+        tmp_path / "elsewhere",
+    ):
         directory.mkdir(parents=True)
     for name, target in (
         ("blob", tmp_path / "models--a--b" / "blobs" / "1"),
@@ -222,7 +248,12 @@ def test_what_lies_inside(tmp_path: Path) -> None:
     ):
         (inside / name).symlink_to(target)
     names = ("own", "near", "blob", "1_Pooling/blob", "far")
-    assert [name for name in names if lies_inside(inside / name)] == ["own", "near", "blob", "1_Pooling/blob"]
+    assert [name for name in names if lies_inside(inside / name)] == [
+        "own",
+        "near",
+        "blob",
+        "1_Pooling/blob",
+    ]
 
 
 WRITER = """
@@ -274,7 +305,10 @@ def test_a_long_wait_for_another_process_is_told(
     monkeypatch.setattr(module.time, "sleep", pause)
     write_text(tmp_path / "file", "text")
     assert len(pauses) == 5
-    assert capsys.readouterr().err == f"glassformer: waiting for another process, which writes {draft}\n"
+    assert (
+        capsys.readouterr().err
+        == f"glassformer: waiting for another process, which writes {draft}\n"
+    )
 
 
 def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
@@ -286,7 +320,9 @@ def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "precious" / "file").read_text() == "mine"
 
 
-def test_where_files_cannot_be_locked_and_not_be_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_files_cannot_be_locked_and_not_be_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on Windows."""
 
     def refuse(handle: int) -> None:

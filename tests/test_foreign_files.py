@@ -1,4 +1,6 @@
-"""What the library did not write stays: every function and command that writes, over every kind of foreign file."""
+"""What the library did not write stays: every function and command that writes, over every kind of
+foreign file.
+"""
 
 import errno
 import json
@@ -43,7 +45,11 @@ from small_models import decoder, encoder
 
 Write = Callable[[Path], Any]
 
-BATCH = {"source": torch.tensor([[3, 4]]), "inputs": torch.tensor([[1]]), "targets": torch.tensor([[2]])}
+BATCH = {
+    "source": torch.tensor([[3, 4]]),
+    "inputs": torch.tensor([[1]]),
+    "targets": torch.tensor([[2]]),
+}
 CONFIG = TrainingConfig(steps=2, batch_size=1, checkpoint_every=1, eval_every=1)
 
 
@@ -57,12 +63,21 @@ class Constant(nn.Module):
         super().__init__()
         self.logits = nn.Parameter(torch.zeros(5))
 
-    def forward(self, source: torch.Tensor, inputs: torch.Tensor, real: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, source: torch.Tensor, inputs: torch.Tensor, real: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return self.logits.expand(*inputs.shape, 5)
 
 
 def trained(directory: Path, *, resume: bool = False) -> None:
-    train(Constant(), TargetTask(EpochBatches(BATCH), BATCH), CONFIG, directory, resume=resume, progress=False)
+    train(
+        Constant(),
+        TargetTask(EpochBatches(BATCH), BATCH),
+        CONFIG,
+        directory,
+        resume=resume,
+        progress=False,
+    )
 
 
 def converted(directory: Path) -> None:
@@ -105,7 +120,9 @@ DIRECTORIES: dict[str, Write] = {
     "save_classifier": lambda path: save_classifier(classifier(), path),
     "save_encoder": lambda path: save_encoder(encoder(), path, replace=True),
     "save_decoder": lambda path: save_decoder(decoder(), path, layout="glassformer", replace=True),
-    "save_pretrained": lambda path: decoder().save_pretrained(path, layout="glassformer", replace=True),
+    "save_pretrained": lambda path: decoder().save_pretrained(
+        path, layout="glassformer", replace=True
+    ),
     "convert": converted,
 }
 """Functions that write a directory, and may replace one that they wrote."""
@@ -115,9 +132,14 @@ FILES: dict[str, tuple[str, Write]] = {
     "write_head npz": ("head.npz", lambda path: write_head(head(), path)),
     "save_program": (
         "program.json",
-        lambda path: save_program(compile_program(PROGRAMS["length"].program, PROGRAMS["length"].vocabulary, 2), path),
+        lambda path: save_program(
+            compile_program(PROGRAMS["length"].program, PROGRAMS["length"].vocabulary, 2), path
+        ),
     ),
-    "write_gguf": ("model.gguf", lambda path: write_gguf(decoder(head_dim=8, num_layers=1), path, kind="F32")),
+    "write_gguf": (
+        "model.gguf",
+        lambda path: write_gguf(decoder(head_dim=8, num_layers=1), path, kind="F32"),
+    ),
     "page.save": ("thesis.html", lambda path: glassformer.explore("identity").save(path)),
     **{f"save_figure {suffix}": (f"plot.{suffix}", figure) for suffix in ("png", "svg", "pdf")},
     "the course's save_figure": ("plot.png", course_figure),
@@ -129,7 +151,10 @@ COMMANDS: dict[str, tuple[str, Write]] = {
     "program": ("program.json", command("program", "length", "--out")),
     "explore": ("page.html", command("explore", "identity", "--save")),
     "verify": ("certificate.json", verified),
-    "course start": ("lookup.ipynb", lambda path: command("course", "start", "lookup")(path.parent)),
+    "course start": (
+        "lookup.ipynb",
+        lambda path: command("course", "start", "lookup")(path.parent),
+    ),
 }
 """Commands that write a file, and replace any other with --overwrite alone."""
 
@@ -174,7 +199,9 @@ def empty_folder_inside(top: Path) -> None:
 
 @pytest.mark.parametrize("foreign", [thesis, hidden, same_names, links, empty_folder_inside])
 @pytest.mark.parametrize("name", DIRECTORIES)
-def test_a_directory_of_others_stays(name: str, foreign: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_directory_of_others_stays(
+    name: str, foreign: Callable[[Path], None], tmp_path: Path
+) -> None:
     target = tmp_path / "target"
     foreign(target)
     before = everything(target)
@@ -185,7 +212,9 @@ def test_a_directory_of_others_stays(name: str, foreign: Callable[[Path], None],
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
-def test_a_directory_of_ours_is_replaced_until_another_file_is_in_it(name: str, tmp_path: Path) -> None:
+def test_a_directory_of_ours_is_replaced_until_another_file_is_in_it(
+    name: str, tmp_path: Path
+) -> None:
     target = tmp_path / "target"
     (tmp_path / "empty").mkdir()
     DIRECTORIES[name](tmp_path / "empty")  # nothing is lost
@@ -208,13 +237,20 @@ def test_a_directory_of_ours_is_replaced_until_another_file_is_in_it(name: str, 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
 @pytest.mark.parametrize("where", ["working directory", "above it", "home", "file"])
-def test_places_that_are_no_target(name: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_that_are_no_target(
+    name: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here" / "below").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "here"))
     (tmp_path / "here" / ".profile").write_text("years of work")
     monkeypatch.chdir(tmp_path / "here" / ("below" if where == "above it" else "."))
     (tmp_path / "here" / "file").write_text("years of work")
-    target = {"working directory": ".", "above it": "..", "home": "~", "file": tmp_path / "here" / "file"}[where]
+    target = {
+        "working directory": ".",
+        "above it": "..",
+        "home": "~",
+        "file": tmp_path / "here" / "file",
+    }[where]
     before = everything(tmp_path / "here")
     with refused():
         DIRECTORIES[name](Path(target))
@@ -234,10 +270,14 @@ def test_what_comes_while_a_directory_is_written_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moves", [0, 1])
-def test_a_place_that_cannot_be_renamed_stays(moves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_cannot_be_renamed_stays(
+    moves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the root of a mounted file system."""
     save_classifier(classifier(), tmp_path / "it")
-    before, done, rename = everything(tmp_path), [], os.replace
+    before = everything(tmp_path)
+    done = []
+    rename = os.replace
 
     def busy(source: Path, target: Path) -> None:
         if Path(source).is_dir():
@@ -255,7 +295,12 @@ def test_a_place_that_cannot_be_renamed_stays(moves: int, tmp_path: Path, monkey
 
 def test_drafts_of_others_stay(tmp_path: Path) -> None:
     """Hidden names such as those of unfinished downloads."""
-    for name in (".it.partial", ".it.replaced", "run/.download.partial", "run/checkpoints/.x.partial"):
+    for name in (
+        ".it.partial",
+        ".it.replaced",
+        "run/.download.partial",
+        "run/checkpoints/.x.partial",
+    ):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "file").write_text("years of work")
     before = everything(tmp_path)
@@ -270,7 +315,11 @@ def test_drafts_of_others_stay(tmp_path: Path) -> None:
 def test_a_file_of_others_stays(name: str, tmp_path: Path, byte_engine: Tokenizer) -> None:
     file, write = FILES[name]
     target = tmp_path / file
-    for content in (b"", b"years of work", b'{"Km": [[1, 0], [0, 1]], "Qm": [[1, 0], [0, 1]], "Vm": [[1, 0], [0, 1]]}'):
+    for content in (
+        b"",
+        b"years of work",
+        b'{"Km": [[1, 0], [0, 1]], "Qm": [[1, 0], [0, 1]], "Vm": [[1, 0], [0, 1]]}',
+    ):
         target.write_bytes(content)
         with refused():
             write(target)
@@ -328,7 +377,9 @@ def test_commands_replace_a_file_on_request_alone(name: str, tmp_path: Path) -> 
     assert {path.name for path in tmp_path.iterdir()} <= {file, "weights.npz"}
 
 
-@pytest.mark.parametrize("taken", ["metrics.jsonl", "best/draft.tex", "checkpoints/step-00000001/notes", "config.json"])
+@pytest.mark.parametrize(
+    "taken", ["metrics.jsonl", "best/draft.tex", "checkpoints/step-00000001/notes", "config.json"]
+)
 def test_a_run_is_not_begun_over_files_of_others(taken: str, tmp_path: Path) -> None:
     (tmp_path / "run" / taken).parent.mkdir(parents=True)
     (tmp_path / "run" / taken).write_text("years of work")
@@ -345,15 +396,20 @@ def test_a_run_in_a_directory_with_other_files(tmp_path: Path) -> None:
     assert before.items() <= everything(tmp_path).items()
 
 
-def test_what_is_put_into_a_run_stays_while_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, model = RunDirectory(tmp_path / "run"), Constant()
+def test_what_is_put_into_a_run_stays_while_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    model = Constant()
     run.begin(CONFIG, {})
     optimizers = build_optimizers(model, CONFIG)
     run.save(model, optimizers, RunState(1), 1)
     run.save_best(model, RunState(1))
     for place in ("best", "checkpoints/step-00000001"):
         (run.path / place / "notes").write_text("years of work")
-    shutil.copytree(run.path / "checkpoints/step-00000001", run.path / "checkpoints/step-for-the-thesis")
+    shutil.copytree(
+        run.path / "checkpoints/step-00000001", run.path / "checkpoints/step-for-the-thesis"
+    )
     for step in (2, 3):
         run.save(model, optimizers, RunState(step), 1)
         run.save_best(model, RunState(step))
@@ -379,4 +435,6 @@ def test_a_classifier_is_what_was_saved(tmp_path: Path) -> None:
     save_classifier(first, tmp_path / "it")
     assert json.loads((tmp_path / "it" / "classes.json").read_text()) == ["bad", "good"]
     texts = ["a good film"]
-    assert torch.equal(load_classifier(tmp_path / "it").probabilities(texts), first.probabilities(texts))
+    assert torch.equal(
+        load_classifier(tmp_path / "it").probabilities(texts), first.probabilities(texts)
+    )

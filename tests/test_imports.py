@@ -9,7 +9,9 @@ import glassformer
 from glassformer import observe
 from processes import printed
 
-MODULES = sorted(f"glassformer.observe.{path.stem}" for path in Path(observe.__path__[0]).glob("[!_]*.py"))
+MODULES = sorted(
+    f"glassformer.observe.{path.stem}" for path in Path(observe.__path__[0]).glob("[!_]*.py")
+)
 WITHOUT_TORCH = """
 import glassformer
 glassformer.explore
@@ -50,7 +52,9 @@ def test_what_is_used_most_is_an_attribute_of_the_package() -> None:
         (FIRST_PAGE, {"matplotlib.pyplot", "accelerate", "glassformer.labs"}),
     ],
 )
-def test_nothing_is_imported_before_it_is_asked_for(code: str, left_out: set[str], tmp_path: Path) -> None:
+def test_nothing_is_imported_before_it_is_asked_for(
+    code: str, left_out: set[str], tmp_path: Path
+) -> None:
     loaded = {*printed(f"{code}\nimport sys; print(*sys.modules)", cwd=tmp_path).split()}
     assert "glassformer" in loaded
     assert loaded & left_out == set()

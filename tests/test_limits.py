@@ -1,4 +1,6 @@
-"""No limit by the clock: a search over the sources, and the lessons' solutions on a machine that is busy or sleeps."""
+"""No limit by the clock: a search over the sources, and the lessons' solutions on a machine that is
+busy or sleeps.
+"""
 
 import ast
 import math
@@ -23,27 +25,66 @@ CLOCKS = {
     *("monotonic_ns", "perf_counter_ns", "time_ns", "process_time_ns", "thread_time_ns"),
 }
 LIMITS = {"setitimer", "alarm", "RLIMIT_CPU"}
-WAITS = {"wait", "join", "communicate", "result", "get", "set_default_timeout", "set_default_navigation_timeout"}
+WAITS = {
+    "wait",
+    "join",
+    "communicate",
+    "result",
+    "get",
+    "set_default_timeout",
+    "set_default_navigation_timeout",
+}
 
-# Each place that sets a limit by the clock or by absolute processor time, or compares times, and why it may.
+# Each place that sets a limit by the clock or by absolute processor time, or compares times, and
+# why it may.
 ALLOWED = {
-    ("src/glassformer/processor_time.py", "setitimer"): "the limit of processor time itself, and a caller's timer",
+    (
+        "src/glassformer/processor_time.py",
+        "setitimer",
+    ): "the limit of processor time itself, and a caller's timer",
     ("src/glassformer/processor_time.py", "used"): "the same",
     ("src/glassformer/course/isolation.py", "setitimer"): "ends a timer that an answer has left",
-    ("src/glassformer/data/template_process.py", "RLIMIT_CPU"): "the parent passes a limit relative to the machine",
-    ("src/glassformer/data/template_process.py", "process_time"): "the same limit where there are no signals",
-    ("src/glassformer/explorer/answers/sweeping.py", "monotonic"): "how much of a sweep a call answers, not what",
-    ("src/glassformer/explorer/saving/recorded_answers.py", "monotonic"): "how much of a sweep a file holds",
-    ("src/glassformer/explorer/guards.py", "timeout"): "how long the rest of a refused body is dropped",
-    ("src/glassformer/explorer/server.py", "timeout_keep_alive"): "how long an idle connection is held",
+    (
+        "src/glassformer/data/template_process.py",
+        "RLIMIT_CPU",
+    ): "the parent passes a limit relative to the machine",
+    (
+        "src/glassformer/data/template_process.py",
+        "process_time",
+    ): "the same limit where there are no signals",
+    (
+        "src/glassformer/explorer/answers/sweeping.py",
+        "monotonic",
+    ): "how much of a sweep a call answers, not what",
+    (
+        "src/glassformer/explorer/saving/recorded_answers.py",
+        "monotonic",
+    ): "how much of a sweep a file holds",
+    (
+        "src/glassformer/explorer/guards.py",
+        "timeout",
+    ): "how long the rest of a refused body is dropped",
+    (
+        "src/glassformer/explorer/server.py",
+        "timeout_keep_alive",
+    ): "how long an idle connection is held",
     (
         "src/glassformer/explorer/server.py",
         "timeout_graceful_shutdown",
     ): "how long open connections are held at the end",
-    ("src/glassformer/training/metrics.py", "waited"): "how often a run prints its progress, not what it computes",
-    ("src/glassformer/kernels/native/__init__.py", "time"): "the age of a file that an older version left",
+    (
+        "src/glassformer/training/metrics.py",
+        "waited",
+    ): "how often a run prints its progress, not what it computes",
+    (
+        "src/glassformer/kernels/native/__init__.py",
+        "time",
+    ): "the age of a file that an older version left",
     ("tests/explorer/test_server.py", "wait"): "polls, or shows that an event has not come yet",
-    ("tests/test_processor_time.py", "setitimer"): "a timer of the caller, which the test waits for",
+    (
+        "tests/test_processor_time.py",
+        "setitimer",
+    ): "a timer of the caller, which the test waits for",
     ("tests/test_processor_time.py", "thread_time"): "uses a given time",
     ("tests/course/test_isolation.py", "setitimer"): "a timer of ten minutes that is taken back",
     ("tests/browser/conftest.py", "monotonic"): "a guard of three minutes",
@@ -54,7 +95,9 @@ ALLOWED = {
 
 
 def limits(source: str, per_second: int = 1) -> Iterator[tuple[str, int]]:
-    """The names and lines of limits in a module, whose waits are in parts of a second: 1,000 with playwright."""
+    """The names and lines of limits in a module, whose waits are in parts of a second: 1,000 with
+    playwright.
+    """
     tree = ast.parse(source)
     constants = {
         target.id: node.value
@@ -66,20 +109,30 @@ def limits(source: str, per_second: int = 1) -> Iterator[tuple[str, int]]:
     times = {name for node in ast.walk(tree) for name in _names_of_times(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield from ((name, node.lineno) for name in _limits_of_call(node, constants, per_second))
+            yield from (
+                (name, node.lineno) for name in _limits_of_call(node, constants, per_second)
+            )
         elif isinstance(node, ast.Attribute) and node.attr in LIMITS:
             yield node.attr, node.lineno
         elif isinstance(node, ast.Compare):
-            yield from ((name, node.lineno) for name in [*_clocks(node), *(times & _names(node))][:1])
+            yield from (
+                (name, node.lineno) for name in [*_clocks(node), *(times & _names(node))][:1]
+            )
 
 
-def _limits_of_call(call: ast.Call, constants: dict[str, ast.expr], per_second: int) -> Iterator[str]:
-    name, fewest = _name(call.func), FEWEST_SECONDS * per_second
+def _limits_of_call(
+    call: ast.Call, constants: dict[str, ast.expr], per_second: int
+) -> Iterator[str]:
+    name = _name(call.func)
+    fewest = FEWEST_SECONDS * per_second
     if name == "timeout" and call.args:
         yield name
     for keyword in call.keywords:
-        argument, length = keyword.arg or "", _number(keyword.value, constants)
-        if (argument.startswith("timeout") and length < fewest) or (argument == "deadline" and length < math.inf):
+        argument = keyword.arg or ""
+        length = _number(keyword.value, constants)
+        if (argument.startswith("timeout") and length < fewest) or (
+            argument == "deadline" and length < math.inf
+        ):
             yield argument
     if name in WAITS and len(call.args) == 1 and _number(call.args[0], constants) < fewest:
         yield name
@@ -155,7 +208,8 @@ def test_the_search_finds_them(source: str, names: list[str]) -> None:
     assert [name for name, _ in limits(source, 1000 if "page" in source else 1)] == names
 
 
-# Every solution of a lesson against its own check, in a process that can be stopped or slowed as a whole.
+# Every solution of a lesson against its own check, in a process that can be stopped or slowed as a
+# whole.
 CHECKS = """
 import sys
 from glassformer.course import lesson
@@ -176,11 +230,16 @@ print("done", flush=True)
 @pytest.mark.parametrize("case", ["busy", "stopped"])
 def test_every_solution_passes_on_a_machine_that_is_busy_or_sleeps(lab: str, case: str) -> None:
     """With ten busy processes beside it, or stopped for 11 s in the middle of a check."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(10 if case == "busy" else 0)]
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(10 if case == "busy" else 0)
+    ]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", CHECKS, lab]
     try:
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, text=True
+        ) as process:
             assert process.stdout is not None
             lines = []
             for line in process.stdout:

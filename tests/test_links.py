@@ -1,4 +1,6 @@
-"""Links: of installers, of the hub's downloads, of users, and those that would have others' files read."""
+"""Links: of installers, of the hub's downloads, of users, and those that would have others' files
+read.
+"""
 
 import os
 import shutil
@@ -77,7 +79,9 @@ def test_a_package_that_is_installed_as_links(tmp_path: Path) -> None:
 
     for name in ("src", "notebooks", "docs"):
         for place, folders, files in os.walk(ROOT / name):
-            folders[:] = [folder for folder in folders if folder not in ("build", "__pycache__", "images")]
+            folders[:] = [
+                folder for folder in folders if folder not in ("build", "__pycache__", "images")
+            ]
             copy = tmp_path / "links" / Path(place).relative_to(ROOT)
             copy.mkdir(parents=True)
             for file in files:
@@ -87,7 +91,9 @@ def test_a_package_that_is_installed_as_links(tmp_path: Path) -> None:
     assert printed(INSTALLED, arguments=arguments).split() == [str(len(bundled())), "True"]
 
 
-def test_another_package_that_is_installed_as_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_package_that_is_installed_as_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_encoder(encoder(), tmp_path / "cache")
     linked(tmp_path / "cache", tmp_path / "site-packages" / hub.MINILM_PACKAGE / "model")
     (tmp_path / "site-packages" / hub.MINILM_PACKAGE / "__init__.py").touch()
@@ -109,7 +115,8 @@ def linked(directory: Path, to: Path) -> None:
 
 def snapshot(directory: Path, to: Path) -> Path:
     """A directory in the layout of the hub's cache."""
-    blobs, revision = to / "models--a--b" / "blobs", to / "models--a--b" / "snapshots" / "0123"
+    blobs = to / "models--a--b" / "blobs"
+    revision = to / "models--a--b" / "snapshots" / "0123"
     blobs.mkdir(parents=True), revision.mkdir(parents=True)
     for number, file in enumerate(directory.iterdir()):
         shutil.copy(file, blobs / f"{number:040x}")
@@ -118,8 +125,11 @@ def snapshot(directory: Path, to: Path) -> Path:
 
 
 def local_directory(directory: Path, to: Path) -> Path:
-    """A download with --local-dir: large files are links into the hub's cache, small ones are copies."""
-    blobs, local = to / "cache" / "models--a--b" / "blobs", to / "local"
+    """A download with --local-dir: large files are links into the hub's cache, small ones are
+    copies.
+    """
+    blobs = to / "cache" / "models--a--b" / "blobs"
+    local = to / "local"
     blobs.mkdir(parents=True), local.mkdir()
     for number, file in enumerate(directory.iterdir()):
         large = file.suffix == ".safetensors" or file.name == "tokenizer.json"
@@ -164,7 +174,8 @@ LAYOUTS = (snapshot, local_directory, every_file, on_another_disk, whole_directo
 def test_a_decoder(
     layout: Callable[[Path, Path], Path], shard_bytes: int, tmp_path: Path, byte_engine: Tokenizer
 ) -> None:
-    model, tokens = decoder(vocab_size=300).eval(), torch.arange(9)[None]
+    model = decoder(vocab_size=300).eval()
+    tokens = torch.arange(9)[None]
     model.save_pretrained(tmp_path / "saved", layout="glassformer", shard_bytes=shard_bytes)
     byte_engine.save(str(tmp_path / "saved" / "tokenizer.json"))
     (tmp_path / "saved" / "chat_template.jinja").write_text("{{ messages }}!")
@@ -183,7 +194,9 @@ def test_a_decoder(
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_classifier_and_an_encoder(layout: Callable[[Path, Path], Path], tmp_path: Path) -> None:
     words = WordTokenizer.from_texts(["a good film", "a bad film"])
-    save_classifier(Classifier(encoder(vocab_size=words.vocab_size), words, ("bad", "good")), tmp_path / "saved")
+    save_classifier(
+        Classifier(encoder(vocab_size=words.vocab_size), words, ("bad", "good")), tmp_path / "saved"
+    )
     place = layout(tmp_path / "saved", tmp_path)
     assert load_classifier(place).classes == ("bad", "good")
     load_encoder(place)
@@ -215,7 +228,11 @@ HOSTILE = {
 @pytest.mark.parametrize("content", [SECRET, f'{{"secret": "{SECRET}"}}', f"{SECRET}\n" * 10_000])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_directory_whose_files_lead_to_others(
-    name: str, content: str, tmp_path: Path, byte_engine: Tokenizer, capsys: pytest.CaptureFixture[str]
+    name: str,
+    content: str,
+    tmp_path: Path,
+    byte_engine: Tokenizer,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     place = tmp_path / "hostile"
     decoder(vocab_size=300).save_pretrained(place, layout="glassformer")
@@ -233,12 +250,16 @@ def test_a_directory_whose_files_lead_to_others(
         main(["convert", str(place), str(tmp_path / "out")])
         assert SECRET not in "".join(capsys.readouterr())
         if (tmp_path / "out").exists():
-            assert SECRET.encode() not in b"".join(file.read_bytes() for file in (tmp_path / "out").iterdir())
+            assert SECRET.encode() not in b"".join(
+                file.read_bytes() for file in (tmp_path / "out").iterdir()
+            )
             shutil.rmtree(tmp_path / "out")
         (place / name).unlink()
 
 
-@pytest.mark.parametrize("place", ["blobs", "models--a", "models--a/blobs/b", "blobs/models--a", "x-models--a/blobs"])
+@pytest.mark.parametrize(
+    "place", ["blobs", "models--a", "models--a/blobs/b", "blobs/models--a", "x-models--a/blobs"]
+)
 def test_places_that_only_look_like_a_cache(place: str, tmp_path: Path) -> None:
     (tmp_path / place).mkdir(parents=True)
     (tmp_path / place / "x").write_text(SECRET)

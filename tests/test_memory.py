@@ -17,10 +17,16 @@ MACHINE = "MemTotal:  33554432 kB\nMemAvailable: 16777216 kB\nSwapFree: 1048576 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 32 * GIB // 4096}.__getitem__)
-    monkeypatch.setattr("resource.getrlimit", lambda name: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    monkeypatch.setattr(
+        "os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 32 * GIB // 4096}.__getitem__
+    )
+    monkeypatch.setattr(
+        "resource.getrlimit", lambda name: (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    )
     write(tmp_path / "proc" / "meminfo", MACHINE)
-    write(tmp_path / "proc/self/status", "Name:\tpython\nVmSize:\t 2097152 kB\nVmData:\t 1048576 kB\n")
+    write(
+        tmp_path / "proc/self/status", "Name:\tpython\nVmSize:\t 2097152 kB\nVmData:\t 1048576 kB\n"
+    )
     return tmp_path
 
 
@@ -47,16 +53,27 @@ def test_a_machine_without_limits(root: Path) -> None:
     [
         ({"a/b/memory.max": 8 * GIB, "a/b/memory.current": 3 * GIB}, (8, 5, 6)),
         ({"a/b/memory.max": "max"}, (32, 16, 17)),
-        ({"a/b/memory.max": "max", "a/memory.max": GIB, "a/memory.current": GIB // 4}, (1, 0.75, 1.75)),
-        ({"memory.max": 2 * GIB}, (2, 2, 3)),  # of a container, which sees its own group as the first
-        ({"a/b/memory.max": 8 * GIB, "a/b/memory.high": 4 * GIB, "a/b/memory.current": GIB}, (4, 3, 4)),
+        (
+            {"a/b/memory.max": "max", "a/memory.max": GIB, "a/memory.current": GIB // 4},
+            (1, 0.75, 1.75),
+        ),
+        (
+            {"memory.max": 2 * GIB},
+            (2, 2, 3),
+        ),  # of a container, which sees its own group as the first
+        (
+            {"a/b/memory.max": 8 * GIB, "a/b/memory.high": 4 * GIB, "a/b/memory.current": GIB},
+            (4, 3, 4),
+        ),
         ({"a/b/memory.max": 8 * GIB, "a/b/memory.swap.max": 0}, (8, 8, 8)),
         ({"a/b/memory.max": GIB, "a/b/memory.current": 2 * GIB}, (1, 0, 0)),  # lowered while it ran
         ({"c/memory.max": GIB}, (32, 16, 17)),  # of others
         ({"a/b/memory.max": 99 * GIB}, (32, 16, 17)),
     ],
 )
-def test_groups_of_version_2(root: Path, files: dict[str, object], expected: tuple[float, ...]) -> None:
+def test_groups_of_version_2(
+    root: Path, files: dict[str, object], expected: tuple[float, ...]
+) -> None:
     write(root / "proc/self/cgroup", "0::/a/b")
     for name, text in files.items():
         write(root / "sys/fs/cgroup" / name, text)
@@ -67,11 +84,15 @@ def test_the_file_cache_of_a_group_is_free(root: Path) -> None:
     write(root / "proc/self/cgroup", "0::/a")
     write(root / "sys/fs/cgroup/a/memory.max", 4 * GIB)
     write(root / "sys/fs/cgroup/a/memory.current", 3 * GIB)
-    write(root / "sys/fs/cgroup/a/memory.stat", f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}")
+    write(
+        root / "sys/fs/cgroup/a/memory.stat", f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}"
+    )
     assert sizes(root) == (4, 3, 4)
 
 
-@pytest.mark.parametrize("group", ["a/b", ""])  # "": a container whose own group is mounted as the first
+@pytest.mark.parametrize(
+    "group", ["a/b", ""]
+)  # "": a container whose own group is mounted as the first
 def test_groups_of_version_1(root: Path, group: str) -> None:
     write(root / "proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/a/b\n0::/")
     place = root / "sys/fs/cgroup/memory" / group
@@ -86,14 +107,22 @@ def test_groups_of_version_1(root: Path, group: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "used"), [("RLIMIT_AS", 2), ("RLIMIT_DATA", 1)])
-def test_limits_of_the_process(root: Path, name: str, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_the_process(
+    root: Path, name: str, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    limits = {resource.RLIMIT_AS: unlimited, resource.RLIMIT_DATA: unlimited, getattr(resource, name): (3 * GIB, -1)}
+    limits = {
+        resource.RLIMIT_AS: unlimited,
+        resource.RLIMIT_DATA: unlimited,
+        getattr(resource, name): (3 * GIB, -1),
+    }
     monkeypatch.setattr("resource.getrlimit", limits.__getitem__)
     assert sizes(root) == (3, 3 - used, 3 - used)
 
 
-def test_a_system_that_tells_nothing(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_tells_nothing(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.sysconf_names", {})
     memory = process_memory(tmp_path / "nothing")
     assert (memory.total, memory.free, memory.with_swap) == (None, None, None)

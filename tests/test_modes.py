@@ -9,7 +9,9 @@ from interrupts import interrupted
 
 
 def frozen_inside() -> nn.Module:
-    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.Dropout(), nn.Linear(2, 2)), nn.Dropout()).train()
+    model = nn.Sequential(
+        nn.Dropout(), nn.Sequential(nn.Dropout(), nn.Linear(2, 2)), nn.Dropout()
+    ).train()
     model[1].eval()
     return model
 

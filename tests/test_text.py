@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from glassformer.text import byte_size, one_line, rounded_down, rounded_up
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=()), max_size=60), st.integers(4, 30) | st.none())
+@given(
+    st.text(alphabet=st.characters(exclude_categories=()), max_size=60),
+    st.integers(4, 30) | st.none(),
+)
 def test_any_text_becomes_one_line_that_can_be_printed(text: str, longest: int | None) -> None:
     line = one_line(text, longest)
     assert longest is None or len(line) <= longest

@@ -68,7 +68,9 @@ SPECIAL = ["pipe", "device", "link"]
 
 
 def special(kind: str, path: Path) -> None:
-    """Something else at ``path`` than a file of its directory: reading it would wait, never end, or lead elsewhere."""
+    """Something else at ``path`` than a file of its directory: reading it would wait, never end, or
+    lead elsewhere.
+    """
     path.unlink(missing_ok=True)
     if kind == "pipe":
         os.mkfifo(path)
@@ -83,7 +85,9 @@ def special(kind: str, path: Path) -> None:
 @pytest.mark.parametrize("name", ["tokenizer.json", "classes.json"])
 def test_files_of_a_classifier(kind: str, name: str, tmp_path: Path) -> None:
     words = WordTokenizer.from_texts(["a good film", "a bad film"])
-    save_classifier(Classifier(encoder(vocab_size=words.vocab_size), words, ("bad", "good")), tmp_path / "run")
+    save_classifier(
+        Classifier(encoder(vocab_size=words.vocab_size), words, ("bad", "good")), tmp_path / "run"
+    )
     load_classifier(tmp_path / "run")
     special(kind, tmp_path / "run" / name)
     with refused(f"{name}, (which is a pipe|a link)"):
@@ -125,7 +129,10 @@ def test_texts_and_tokenizers(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_run_whose_configuration_is_nested_deeply(tmp_path: Path) -> None:
-    for text in ("[" * 10**5, '{"description": {"model": ' + "[" * 900 + "]" * 900 + ', "data": {}}, "training": {}}'):
+    for text in (
+        "[" * 10**5,
+        '{"description": {"model": ' + "[" * 900 + "]" * 900 + ', "data": {}}, "training": {}}',
+    ):
         (tmp_path / "config.json").write_text(text)
         with refused("config.json"):
             read_run(tmp_path)

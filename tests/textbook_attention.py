@@ -7,8 +7,12 @@ from glassformer.layers.attention import Attended
 
 
 def textbook(given: Attended) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, -inf where forbidden; weights, 0 where a query sees nothing; and the shares of the sinks."""
-    q, k, pattern = given.q.double(), given.k.double().repeat_interleave(given.group, 1), given.pattern
+    """Scores, -inf where forbidden; weights, 0 where a query sees nothing; and the shares of the
+    sinks.
+    """
+    q = given.q.double()
+    k = given.k.double().repeat_interleave(given.group, 1)
+    pattern = given.pattern
     scores = given.scale * torch.einsum("bhqd,bhkd->bhqk", q, k)
     if given.key_weights is not None:
         scores = scores * given.key_weights.double()[:, None, None]
@@ -26,7 +30,8 @@ def textbook(given: Attended) -> tuple[Tensor, Tensor, Tensor]:
     elif given.mask is not None:
         scores = scores + given.mask
     scores = scores.masked_fill(~allowed, -torch.inf)
-    terms, sink = scores.exp(), 0.0 if given.sinks is None else given.sinks.double().exp()[:, None]
+    terms = scores.exp()
+    sink = 0.0 if given.sinks is None else given.sinks.double().exp()[:, None]
     total = terms.sum(-1) + sink
     total = total.masked_fill(total == 0, 1.0)
     return scores, terms / total[..., None], sink / total

@@ -12,7 +12,14 @@ from small_models import decoder
 
 transformers = pytest.importorskip("transformers")
 
-EXPERTS = {"num_kv_heads": 2, "window": 3, "num_experts": 4, "top_k": 2, "sinks": True, "key_weights": True}
+EXPERTS = {
+    "num_kv_heads": 2,
+    "window": 3,
+    "num_experts": 4,
+    "top_k": 2,
+    "sinks": True,
+    "key_weights": True,
+}
 """Options of a decoder of ours."""
 
 
@@ -35,11 +42,18 @@ def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
     return out if out.dim() == 3 else out[:, None]
 
 
-WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+WIDTHS = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 
 
 def gpt2(**changes: Any) -> nn.Module:
-    config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64, **changes)
+    config = transformers.GPT2Config(
+        vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64, **changes
+    )
     return transformers.GPT2LMHeadModel(config).eval()
 
 
@@ -49,12 +63,20 @@ def llama(**changes: Any) -> nn.Module:
 
 
 def mixtral(**changes: Any) -> nn.Module:
-    config = transformers.MixtralConfig(vocab_size=50, num_key_value_heads=2, num_local_experts=4, **WIDTHS, **changes)
+    config = transformers.MixtralConfig(
+        vocab_size=50, num_key_value_heads=2, num_local_experts=4, **WIDTHS, **changes
+    )
     return transformers.MixtralForCausalLM(config).eval()
 
 
 def qwen3_moe(**changes: Any) -> nn.Module:
-    sizes = {**WIDTHS, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    sizes = {
+        **WIDTHS,
+        "head_dim": 8,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+    }
     config = transformers.Qwen3MoeConfig(vocab_size=50, num_key_value_heads=2, **sizes, **changes)
     return transformers.Qwen3MoeForCausalLM(config).eval()
 
@@ -65,14 +87,23 @@ def bert(**changes: Any) -> nn.Module:
 
 
 def bert_classifier() -> nn.Module:
-    return transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=50, **WIDTHS)).eval()
+    return transformers.BertForSequenceClassification(
+        transformers.BertConfig(vocab_size=50, **WIDTHS)
+    ).eval()
 
 
-FAMILIES: dict[str, Callable[..., nn.Module]] = {"gpt2": gpt2, "llama": llama, "mixtral": mixtral, "bert": bert}
+FAMILIES: dict[str, Callable[..., nn.Module]] = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "mixtral": mixtral,
+    "bert": bert,
+}
 
 
 def mistral() -> nn.Module:
-    config = transformers.MistralConfig(vocab_size=50, num_key_value_heads=2, sliding_window=4, **WIDTHS)
+    config = transformers.MistralConfig(
+        vocab_size=50, num_key_value_heads=2, sliding_window=4, **WIDTHS
+    )
     return transformers.MistralForCausalLM(config).eval()
 
 
@@ -82,16 +113,30 @@ def qwen2() -> nn.Module:
 
 
 def roberta() -> nn.Module:
-    return transformers.RobertaModel(transformers.RobertaConfig(vocab_size=50, pad_token_id=0, **WIDTHS)).eval()
+    return transformers.RobertaModel(
+        transformers.RobertaConfig(vocab_size=50, pad_token_id=0, **WIDTHS)
+    ).eval()
 
 
-RELATIVES: dict[str, Callable[..., nn.Module]] = {"mistral": mistral, "qwen2": qwen2, "roberta": roberta}
+RELATIVES: dict[str, Callable[..., nn.Module]] = {
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "roberta": roberta,
+}
 
 
 def gpt_oss(**changes: Any) -> nn.Module:
     """With sinks that matter and windows in every second layer."""
-    sizes = {**WIDTHS, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0}
-    config = transformers.GptOssConfig(vocab_size=50, num_key_value_heads=2, sliding_window=4, **sizes, **changes)
+    sizes = {
+        **WIDTHS,
+        "head_dim": 8,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "pad_token_id": 0,
+    }
+    config = transformers.GptOssConfig(
+        vocab_size=50, num_key_value_heads=2, sliding_window=4, **sizes, **changes
+    )
     model = transformers.GptOssForCausalLM(config).eval()
     for layer in model.model.layers:
         nn.init.normal_(layer.self_attn.sinks)
@@ -114,10 +159,14 @@ def packed(**options: Any) -> nn.Module:
 
 
 def exact(model: Any) -> None:
-    """Let a model in float64 compute its RMS norms and its experts in float64 too, which transformers does not."""
+    """Let a model in float64 compute its RMS norms and its experts in float64 too, which
+    transformers does not.
+    """
     for name, module in list(model.named_modules()):
         if type(module).__name__.endswith("RMSNorm"):
-            norm = nn.RMSNorm(module.weight.shape, module.variance_epsilon, dtype=module.weight.dtype)
+            norm = nn.RMSNorm(
+                module.weight.shape, module.variance_epsilon, dtype=module.weight.dtype
+            )
             norm.weight = module.weight
             model.set_submodule(name, norm)
     if hasattr(model, "set_experts_implementation"):

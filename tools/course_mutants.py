@@ -1,24 +1,29 @@
 """Wrong answers of the course, and what refuses them.
 
-    python tools/course_mutants.py [--labs lookup gpt_oss] [--count 1000] [--seed 0] [--documents DIRECTORY]
+    python tools/course_mutants.py [--labs lookup gpt_oss] [--count 1000] [--seed 0] [--documents
+    DIRECTORY]
         [--out runs/course-mutants.json]
 
-Wrong answers are the faults that people make (``src/glassformer/course/faults``), others that hold on ordinary inputs
-(``tests/course/wrong``), and mutants: solutions changed in one place, by the operators of tools/mutation.py or by
-leaving a named argument out; all of them, or a sample of ``--count``. Each is judged by
+Wrong answers are the faults that people make (``src/glassformer/course/faults``), others that hold
+on ordinary inputs (``tests/course/wrong``), and mutants: solutions changed in one place, by the
+operators of tools/mutation.py or by leaving a named argument out; all of them, or a sample of
+``--count``. Each is judged by
 
 - check: the lesson's own check.
-- document: the test cells of the documents that the lessons are made from, ``LAB.txt`` in ``--documents``. They run on
-  the names of the lesson's solutions, the wrong one among them. An error refuses an answer; what a cell prints or draws
-  does not. A cell judges those exercises without whose answer it fails. Others are not in this column.
-- 10 inputs, 100 inputs: values compared with the library's on random inputs of the usual shape, without gradients. An
-  input is one of the exercise's cases with other random numbers: of those that have random numbers of ordinary size
-  and are not in float64, one of the largest. Where no case has random numbers (sizes, texts), any case. A design is
-  run on random sequences of its task. Exercises without an input are not in these columns.
+- document: the test cells of the documents that the lessons are made from, ``LAB.txt`` in
+  ``--documents``. They run on the names of the lesson's solutions, the wrong one among them. An
+  error refuses an answer; what a cell prints or draws does not. A cell judges those exercises
+  without whose answer it fails. Others are not in this column.
+- 10 inputs, 100 inputs: values compared with the library's on random inputs of the usual shape,
+  without gradients. An input is one of the exercise's cases with other random numbers: of those
+  that have random numbers of ordinary size and are not in float64, one of the largest. Where no
+  case has random numbers (sizes, texts), any case. A design is run on random sequences of its task.
+  Exercises without an input are not in these columns.
 
-Not counted are answers that are "too slow", as they reach a time limit, and mutants that are "right": designs and other
-data that the check finds right for every input, and those that change no output, whose reasons stand in
-tools/course_mutants.json. Other mutants that the check passes are printed: a case is missing.
+Not counted are answers that are "too slow", as they reach a time limit, and mutants that are
+"right": designs and other data that the check finds right for every input, and those that change no
+output, whose reasons stand in tools/course_mutants.json. Other mutants that the check passes are
+printed: a case is missing.
 """
 
 import argparse
@@ -59,7 +64,15 @@ from glassformer.course.checking import (
     time_limit,
 )
 from glassformer.course.exercises.hand_designed import tasks
-from glassformer.course.lessons import LABS, answer, blanked, changed, read_faults, read_lesson, run_cells
+from glassformer.course.lessons import (
+    LABS,
+    answer,
+    blanked,
+    changed,
+    read_faults,
+    read_lesson,
+    run_cells,
+)
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.verification import verify
 
@@ -105,7 +118,11 @@ def without_keywords(source: str) -> Iterator[tuple[int, str, str]]:
                 node.keywords = [each for each in every if each is not left_out]
                 text = ast.unparse(tree)
                 key = hashlib.sha256(text.encode()).hexdigest()[:16]
-                yield node.lineno, f"without {ast.unparse(left_out)}: {ast.unparse(node)!r} [{key}]", text
+                yield (
+                    node.lineno,
+                    f"without {ast.unparse(left_out)}: {ast.unparse(node)!r} [{key}]",
+                    text,
+                )
             node.keywords = every
 
 
@@ -120,11 +137,23 @@ def mutants(lab: str) -> list[Wrong]:
                 file.write_text(cell.source, encoding="utf-8")
                 listed = [
                     # Without the line, which moves.
-                    (each.line, str(each).partition(" ")[2], each.applied(cell.source.encode()).decode())
+                    (
+                        each.line,
+                        str(each).partition(" ")[2],
+                        each.applied(cell.source.encode()).decode(),
+                    )
                     for each in mutants_of(Path(place), file)
                 ]
-            begins = [i for i, line in enumerate(cell.source.splitlines(), 1) if "### BEGIN SOLUTION" in line]
-            ends = [i for i, line in enumerate(cell.source.splitlines(), 1) if "### END SOLUTION" in line]
+            begins = [
+                i
+                for i, line in enumerate(cell.source.splitlines(), 1)
+                if "### BEGIN SOLUTION" in line
+            ]
+            ends = [
+                i
+                for i, line in enumerate(cell.source.splitlines(), 1)
+                if "### END SOLUTION" in line
+            ]
             regions = list(zip(begins, ends, strict=True))
             found += [
                 Wrong(lab, cell.exercise, "mutants", change, text)
@@ -134,7 +163,9 @@ def mutants(lab: str) -> list[Wrong]:
     return found
 
 
-# ---- the documents' cells -------------------------------------------------------------------------------------------
+# ---- the documents' cells
+# -------------------------------------------------------------------------------------------
+
 
 HEAD = "from typing import *\nNDArrayFloat = Any\nTO_SAVE = {}\nRELATIVE_TOLERANCE, TEST_ITERATIONS = 1e-3, 10\n"
 HEAD += "TEST_MIN_SEQ_LEN, TEST_MAX_SEQ_LEN, TEST_INPUT_DIM = 1, 4, 5\n"
@@ -170,7 +201,12 @@ CELLS = {
     ),
     "sentiment": (
         (TOKENIZER, "# Test the tokenizer", "## 2.2", ""),
-        ("d_model = 64; token_embed = TokenEmbedding(100, 64)\n", "# Test with sample tokens", "## 2.3", ""),
+        (
+            "d_model = 64; token_embed = TokenEmbedding(100, 64)\n",
+            "# Test with sample tokens",
+            "## 2.3",
+            "",
+        ),
         (POSITIONS, "# Test positional encoding", "## 2.4", ""),
         ("", "# Test complete embeddings", "---", ""),
         ("", "# Test scaled dot-product attention", "## 3.3", ""),
@@ -181,7 +217,9 @@ CELLS = {
         ("device = 'cpu'\n", "# Test complete transformer\nconfig", "## 5.2", ""),
     ),
     "lookup": (),  # its document tests nothing
-    "gpt_oss": [("", f"def test_{name}()", f"\ntest_{name}()", f"\ntest_{name}()") for name in TESTS],
+    "gpt_oss": [
+        ("", f"def test_{name}()", f"\ntest_{name}()", f"\ntest_{name}()") for name in TESTS
+    ],
 }
 """What comes before a cell, its beginning and end in the document, and what comes after."""
 
@@ -189,7 +227,8 @@ CELLS = {
 @cache
 def document_cells(directory: Path, lab: str) -> list[str]:
     """The test cells of a lesson's document."""
-    text, cells = (directory / f"{lab}.txt").read_text(encoding="utf-8"), []
+    text = (directory / f"{lab}.txt").read_text(encoding="utf-8")
+    cells = []
     for before, begin, end, after in CELLS[lab]:
         start = text.index(begin)
         cells.append(before + text[start : text.index(end, start + len(begin))] + after)
@@ -207,7 +246,14 @@ def failing(lab: str, exercise: str, text: str, cells: list[str]) -> list[int]:
     failed = []
     for number, cell in enumerate(cells):
         try:
-            names = {**library, **run_cells(parts), "np": np, "plt": plt, "random": random, "torch": torch}
+            names = {
+                **library,
+                **run_cells(parts),
+                "np": np,
+                "plt": plt,
+                "random": random,
+                "torch": torch,
+            }
             random.seed(0)
             np.random.seed(0)  # noqa: NPY002 - the documents' generator
             torch.manual_seed(0)
@@ -218,7 +264,8 @@ def failing(lab: str, exercise: str, text: str, cells: list[str]) -> list[int]:
     return failed
 
 
-# ---- random inputs --------------------------------------------------------------------------------------------------
+# ---- random inputs
+# --------------------------------------------------------------------------------------------------
 
 
 def numbers(value: Any) -> Iterator[Tensor | np.ndarray]:
@@ -233,10 +280,14 @@ def numbers(value: Any) -> Iterator[Tensor | np.ndarray]:
 def usual(exercise: Exercise) -> list[int]:
     """The numbers of the cases that random inputs are drawn from."""
     sizes = []
-    pairs = zip(*(exercise.cases(torch.Generator().manual_seed(seed)) for seed in (1, 2)), strict=True)
+    pairs = zip(
+        *(exercise.cases(torch.Generator().manual_seed(seed)) for seed in (1, 2)), strict=True
+    )
     for case, other in pairs:
         parts = list(numbers(case))
-        drawn = any(not np.array_equal(one, two) for one, two in zip(parts, numbers(other), strict=True))
+        drawn = any(
+            not np.array_equal(one, two) for one, two in zip(parts, numbers(other), strict=True)
+        )
         wide = any(isinstance(part, Tensor) and part.dtype == torch.float64 for part in parts)
         ordinary = not isinstance(case, ValuesAlone)
         sizes.append(math.prod(parts[0].shape) if drawn and ordinary and not wide else 0)
@@ -250,7 +301,9 @@ def inputs(lab: str, exercise: Exercise | Verdict, seed: int) -> list[Any]:
             return []
         space = tasks()[exercise.name].space
         return [space.decode(letters) for letters in space.sample(max(NUMBERS), seed)]
-    places, rng, found = usual(exercise), random.Random(seed), []
+    places = usual(exercise)
+    rng = random.Random(seed)
+    found = []
     for number in range(max(NUMBERS)):
         generator = torch.Generator().manual_seed(10_000 * (seed + 1) + number)
         place = rng.choice(places)
@@ -267,7 +320,9 @@ def first_wrong(exercise: Exercise | Verdict, given: Any, drawn: list[Any]) -> i
     for number, each in enumerate(drawn):
         if isinstance(exercise, Verdict):
             try:
-                right = verify(HeadWeights(*given), replace(tasks()[exercise.name], examples=(each,))).holds
+                right = verify(
+                    HeadWeights(*given), replace(tasks()[exercise.name], examples=(each,))
+                ).holds
             except Exception:
                 right = False
         else:
@@ -278,11 +333,16 @@ def first_wrong(exercise: Exercise | Verdict, given: Any, drawn: list[Any]) -> i
     return len(drawn)
 
 
-# ---- judging --------------------------------------------------------------------------------------------------------
+# ---- judging
+# --------------------------------------------------------------------------------------------------------
 
 
-def judged(wrong: Wrong, exercise: Exercise | Verdict, drawn: list[Any], cells: list[str]) -> dict[str, Any]:
-    """What each judge says, True where the answer is refused; None where a judge has nothing to say."""
+def judged(
+    wrong: Wrong, exercise: Exercise | Verdict, drawn: list[Any], cells: list[str]
+) -> dict[str, Any]:
+    """What each judge says, True where the answer is refused; None where a judge has nothing to
+    say.
+    """
     refused: dict[str, Any] = dict.fromkeys(JUDGES)
     try:
         with time_limit(SECONDS):
@@ -312,14 +372,23 @@ def judged(wrong: Wrong, exercise: Exercise | Verdict, drawn: list[Any], cells: 
     return refused
 
 
-def judge_all(answers: list[Wrong], directory: Path | None, seed: int, log: Path) -> Iterator[tuple[Wrong, Any]]:
+def judge_all(
+    answers: list[Wrong], directory: Path | None, seed: int, log: Path
+) -> Iterator[tuple[Wrong, Any]]:
     """Each wrong answer with what the judges say; a text where it took too long."""
-    for (lab, name), group in itertools.groupby(answers, key=lambda wrong: (wrong.lab, wrong.exercise)):
-        exercise, cells = exercises(lab)[name], document_cells(directory, lab) if directory else []
+    for (lab, name), group in itertools.groupby(
+        answers, key=lambda wrong: (wrong.lab, wrong.exercise)
+    ):
+        exercise = exercises(lab)[name]
+        cells = document_cells(directory, lab) if directory else []
         cell = next(cell for cell in read_lesson(lab) if cell.exercise == name)
 
-        def fails(text: str, lab: str = lab, name: str = name, cells: list[str] = cells) -> list[int]:
-            done = in_child(lambda: {"cells": failing(lab, name, text, cells)}, MOST_CPU_SECONDS, log)
+        def fails(
+            text: str, lab: str = lab, name: str = name, cells: list[str] = cells
+        ) -> list[int]:
+            done = in_child(
+                lambda: {"cells": failing(lab, name, text, cells)}, MOST_CPU_SECONDS, log
+            )
             return done["cells"]
 
         assert not fails(cell.source), (lab, name)
@@ -345,29 +414,45 @@ def judge_all(answers: list[Wrong], directory: Path | None, seed: int, log: Path
 def is_right(wrong: Wrong, found: dict[str, Any] | None, reasons: dict[str, str]) -> bool:
     """Whether a mutant that the check passes is right too."""
     passed = wrong.kind == "mutants" and found is not None and not found["check"]
-    return passed and (str(wrong) in reasons or isinstance(exercises(wrong.lab)[wrong.exercise], Verdict))
+    return passed and (
+        str(wrong) in reasons or isinstance(exercises(wrong.lab)[wrong.exercise], Verdict)
+    )
 
 
 def table(results: list[tuple[Wrong, Any]], reasons: dict[str, str]) -> list[dict[str, Any]]:
     """A row for each kind and lesson: by judge, the refused and the judged answers."""
     rows = []
     for kind, lab in itertools.product(("faults", "others", "mutants"), (*LABS, "all")):
-        chosen = [(wrong, found) for wrong, found in results if wrong.kind == kind and lab in (wrong.lab, "all")]
-        counted = [(wrong, found) for wrong, found in chosen if found and not is_right(wrong, found, reasons)]
+        chosen = [
+            (wrong, found)
+            for wrong, found in results
+            if wrong.kind == kind and lab in (wrong.lab, "all")
+        ]
+        counted = [
+            (wrong, found)
+            for wrong, found in chosen
+            if found and not is_right(wrong, found, reasons)
+        ]
         row: dict[str, Any] = {"kind": kind, "lesson": lab, "answers": len(chosen)}
         row["right"] = sum(is_right(*each, reasons) for each in chosen)
         row["too slow"] = sum(found is None for _, found in chosen)
         for judge in JUDGES:
-            judged_by = [(wrong, found[judge]) for wrong, found in counted if found[judge] is not None]
+            judged_by = [
+                (wrong, found[judge]) for wrong, found in counted if found[judge] is not None
+            ]
             row[judge] = [sum(said for _, said in judged_by), len(judged_by)]
-            row[f"exercises: {judge}"] = len({(wrong.lab, wrong.exercise) for wrong, _ in judged_by})
+            row[f"exercises: {judge}"] = len(
+                {(wrong.lab, wrong.exercise) for wrong, _ in judged_by}
+            )
         rows.append(row)
     return [row for row in rows if row["answers"]]
 
 
 def main() -> None:
     """Judge the wrong answers, print the table and write it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--labs", nargs="*", default=LABS)
     parser.add_argument("--count", type=int, help="mutants; all of them if not given")
     parser.add_argument("--seed", type=int, default=0)
@@ -381,20 +466,28 @@ def main() -> None:
     plt.switch_backend("agg")
     plt.show = lambda *_, **__: plt.close("all")
     every = [mutant for lab in options.labs for mutant in mutants(lab)]
-    order = sorted(every, key=lambda mutant: hashlib.sha256(f"{options.seed} {mutant}".encode()).digest())
+    order = sorted(
+        every, key=lambda mutant: hashlib.sha256(f"{options.seed} {mutant}".encode()).digest()
+    )
     answers = [fault for lab in options.labs for fault in faults(lab)] + order[: options.count]
     answers.sort(key=lambda wrong: (wrong.lab, wrong.exercise))
     reasons = json.loads(REASONS.read_text(encoding="utf-8"))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = []
-    for wrong, found in judge_all(answers, options.documents, options.seed, options.out.with_suffix(".log")):
+    for wrong, found in judge_all(
+        answers, options.documents, options.seed, options.out.with_suffix(".log")
+    ):
         results.append((wrong, found))
         if found is None or not (found["check"] or is_right(wrong, found, reasons)):
             print("too slow:" if found is None else "passed:", wrong, flush=True)
     rows = table(results, reasons)
     print(f"{len(every)} mutants in all", *rows, sep="\n")
-    listed = [{"answer": str(wrong), "kind": wrong.kind, "refused": found} for wrong, found in results]
-    options.out.write_text(json.dumps({"table": rows, "answers": listed}, indent=1), encoding="utf-8")
+    listed = [
+        {"answer": str(wrong), "kind": wrong.kind, "refused": found} for wrong, found in results
+    ]
+    options.out.write_text(
+        json.dumps({"table": rows, "answers": listed}, indent=1), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -1,20 +1,24 @@
 """Mutation campaign: change the source in one place, and see whether a test fails.
 
-    python tools/mutation.py [--packages layers models] [--count 300] [--seed 0] [--out runs/mutation] [--resume]
+    python tools/mutation.py [--packages layers models] [--count 300] [--seed 0] [--out
+    runs/mutation] [--resume]
 
-A seeded sample of mutants is drawn over the modules of the packages. One run of the packages' tests under coverage
-finds which tests execute each line and how long they take. Each mutant is then judged by the tests that execute its
-line: those that import the mutated module first, the fast before the slow, until the first one fails. Tests marked slow
-are left out.
+A seeded sample of mutants is drawn over the modules of the packages. One run of the packages' tests
+under coverage finds which tests execute each line and how long they take. Each mutant is then
+judged by the tests that execute its
+line: those that import the mutated module first, the fast before the slow, until the first one
+fails. Tests marked slow are left out.
 
-One process imports everything and collects the tests; for each mutant it forks a child, which replaces the code of the
-mutated function and runs the chosen tests, so that a mutant costs little more than its tests. Mutants outside of
-functions are imported anew. (mutmut calls functions through trampolines, which torch.compile, torch.func and
-jaxtyping's import hook do not see as the functions they are; cosmic-ray imports torch for every mutant.)
+One process imports everything and collects the tests; for each mutant it forks a child, which
+replaces the code of the mutated function and runs the chosen tests, so that a mutant costs little
+more than its tests. Mutants outside of functions are imported anew. (mutmut calls functions through
+trampolines, which torch.compile, torch.func and jaxtyping's import hook do not see as the functions
+they are; cosmic-ray imports torch for every mutant.)
 
-Written to ``--out``: ``mutants.jsonl``, one line per mutant, which ``--resume`` continues; ``summary.json``, per
-package; ``survivors.json``, which asks a reason of each survivor ("equivalent: ...", "test added: ..."). Reasons are
-kept when the file is written again; a mutant that is equivalent does not count.
+Written to ``--out``: ``mutants.jsonl``, one line per mutant, which ``--resume`` continues;
+``summary.json``, per package; ``survivors.json``, which asks a reason of each survivor
+("equivalent: ...", "test added: ..."). Reasons are kept when the file is written again; a mutant
+that is equivalent does not count.
 """
 
 from __future__ import annotations
@@ -46,17 +50,36 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("kernels", "layers", "models", "generation", "training", "handcraft", "data", "programs")
+PACKAGES = (
+    "kernels",
+    "layers",
+    "models",
+    "generation",
+    "training",
+    "handcraft",
+    "data",
+    "programs",
+)
 # Directories of tests that may catch a mutant of a package, beside its own.
 MORE_TESTS = {"kernels": ("layers", "models", "quantized"), "layers": ("models",)}
 # Processor seconds of a test under coverage, after which it is given up and counts as slow.
 MOST_TEST_SECONDS = 2.0
 # Without the run-time check of annotations, which takes as long as the tests.
-OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", "-m", "not slow", "-o", "addopts=--import-mode=importlib")
+OPTIONS = (
+    "-q",
+    "-s",
+    "-p",
+    "no:cacheprovider",
+    "-m",
+    "not slow",
+    "-o",
+    "addopts=--import-mode=importlib",
+)
 MEMORY_BYTES = 12 * 2**30
 
 
-# ---- mutants --------------------------------------------------------------------------------------------------------
+# ---- mutants
+# --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -128,7 +151,11 @@ def constants(node: ast.Constant) -> Iterator[tuple[str, ast.AST]]:
     if isinstance(value, bool):
         yield "boolean", changed(node, value=not value)
     elif isinstance(value, int | float):
-        for operator, other in (("constant + 1", value + 1), ("constant - 1", value - 1), ("constant * 2", value * 2)):
+        for operator, other in (
+            ("constant + 1", value + 1),
+            ("constant - 1", value - 1),
+            ("constant * 2", value * 2),
+        ):
             if other != value:
                 yield operator, changed(node, value=other)
 
@@ -150,16 +177,18 @@ def expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
                 yield "comparison", changed(node, ops=[other()])
         case ast.BoolOp(op=op):
             yield "and / or", changed(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
-        case ast.UnaryOp(op=ast.Not(), operand=operand) | ast.UnaryOp(op=ast.USub(), operand=operand):
+        case (
+            ast.UnaryOp(op=ast.Not(), operand=operand) | ast.UnaryOp(op=ast.USub(), operand=operand)
+        ):
             yield "unary", operand
         case ast.Constant():
             yield from constants(node)
         case ast.Subscript(slice=ast.Slice() as part) if part.step is None:
             yield "slice", changed(node, slice=changed(part, lower=moved(part.lower, 1, 1)))
             yield "slice", changed(node, slice=changed(part, upper=moved(part.upper, -1, -1)))
-        case ast.Call(args=[first, second, *rest]) if name_of(node.func) not in MESSAGES and not any(
-            isinstance(each, ast.Starred) for each in node.args
-        ):
+        case ast.Call(args=[first, second, *rest]) if name_of(
+            node.func
+        ) not in MESSAGES and not any(isinstance(each, ast.Starred) for each in node.args):
             yield "swapped arguments", changed(node, args=[second, first, *rest])
 
 
@@ -168,9 +197,17 @@ def statements(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
     match node:
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             yield "return value", ast.Return(ast.Constant(None))
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super"))))):
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super"))))
+        ):
             pass  # without it a function has no cell for its class, and its code cannot be replaced
-        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Continue() | ast.Break() | ast.Raise():
+        case (
+            ast.Expr(value=ast.Call())
+            | ast.AugAssign()
+            | ast.Continue()
+            | ast.Break()
+            | ast.Raise()
+        ):
             yield "removed statement", ast.Pass()
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield "removed statement", ast.Pass()
@@ -185,14 +222,19 @@ def name_of(function: ast.expr) -> str:
 
 
 class Finder(ast.NodeVisitor):
-    """Collects what is mutated of a module: (operator, node, replacement, lines of the statement, in a function)."""
+    """Collects what is mutated of a module: (operator, node, replacement, lines of the statement,
+    in a function).
+    """
 
     def __init__(self) -> None:
         self.found: list[tuple[str, ast.expr | ast.stmt, ast.AST, tuple[int, int], bool]] = []
-        self.lines, self.depth = (0, 0), 0
+        self.lines = (0, 0)
+        self.depth = 0
 
     def add(self, node: ast.expr | ast.stmt, others: Iterable[tuple[str, ast.AST]]) -> None:
-        self.found += [(operator, node, other, self.lines, self.depth > 0) for operator, other in others]
+        self.found += [
+            (operator, node, other, self.lines, self.depth > 0) for operator, other in others
+        ]
 
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.stmt):
@@ -201,7 +243,9 @@ class Finder(ast.NodeVisitor):
             last = body[0].lineno - 1 if isinstance(body, list) else node.end_lineno
             self.lines = (node.lineno, max(node.lineno, last or node.lineno))
             self.add(node, statements(node))
-        if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.UnaryOp):
+        if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(
+            node.test, ast.UnaryOp
+        ):
             self.add(node.test, [("negated condition", ast.UnaryOp(ast.Not(), node.test))])
         if isinstance(node, ast.expr):
             self.add(node, expressions(node))
@@ -256,12 +300,16 @@ def mutants_of(tree: Path, file: Path) -> list[Mutant]:
     for line in text:
         starts.append(starts[-1] + len(line))
     module = module_name(tree, file)
-    finder, seen, mutants = Finder(), Counter[tuple[str, ...]](), []
+    finder = Finder()
+    seen = Counter[tuple[str, ...]]()
+    mutants = []
     changes: set[tuple[int, str]] = set()
     finder.visit(ast.parse(source))
     for operator, node, other, lines, function in finder.found:
-        start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-        before, after = source[start:end].decode(), ast.unparse(ast.fix_missing_locations(other))
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
+        before = source[start:end].decode()
+        after = ast.unparse(ast.fix_missing_locations(other))
         # As many lines as before: functions are found again by their first line.
         after += "\n" * (node.end_lineno - node.lineno)
         if isinstance(node, ast.expr):
@@ -272,12 +320,16 @@ def mutants_of(tree: Path, file: Path) -> list[Mutant]:
         place = (module, text[node.lineno - 1].decode().strip(), operator, before, after)
         key = hashlib.sha256(repr((*place, seen[place])).encode()).hexdigest()[:16]
         seen[place] += 1
-        mutants.append(Mutant(module, node.lineno, operator, before, after, start, end, lines, function, key))
+        mutants.append(
+            Mutant(module, node.lineno, operator, before, after, start, end, lines, function, key)
+        )
     return mutants
 
 
 def sample(tree: Path, packages: list[str], count: int, seed: int) -> list[Mutant]:
-    """Each mutant equally likely; the sample of a package does not depend on the other packages named."""
+    """Each mutant equally likely; the sample of a package does not depend on the other packages
+    named.
+    """
     found = {
         package: [
             mutant
@@ -295,7 +347,8 @@ def sample(tree: Path, packages: list[str], count: int, seed: int) -> list[Mutan
     return chosen
 
 
-# ---- running tests --------------------------------------------------------------------------------------------------
+# ---- running tests
+# --------------------------------------------------------------------------------------------------
 
 
 class Watch:
@@ -314,11 +367,14 @@ class Watch:
 
 
 def in_child(work: Callable[[], dict[str, Any]], cpu_seconds: float, log: Path) -> dict[str, Any]:
-    """What ``work`` returns in a fork of this process, its seconds ``wall``, and how it ``ended`` if not by itself.
+    """What ``work`` returns in a fork of this process, its seconds ``wall``, and how it ``ended``
+    if not by itself.
 
     A child that uses much more than ``cpu_seconds``, or too much memory, is ended.
     """
-    result, start, ended = log.with_suffix(".json"), time.monotonic(), ""
+    result = log.with_suffix(".json")
+    start = time.monotonic()
+    ended = ""
     result.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
@@ -337,7 +393,9 @@ def in_child(work: Callable[[], dict[str, Any]], cpu_seconds: float, log: Path) 
             os._exit(0)
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
-        if time.monotonic() - start > 60 + 20 * cpu_seconds:  # it waits, as a waiting process uses no processor
+        if (
+            time.monotonic() - start > 60 + 20 * cpu_seconds
+        ):  # it waits, as a waiting process uses no processor
             ended = "time limit"
         if done or ended:
             with suppress(ProcessLookupError):
@@ -349,13 +407,22 @@ def in_child(work: Callable[[], dict[str, Any]], cpu_seconds: float, log: Path) 
         number = os.WTERMSIG(status)
         ended = "time limit" if number in (signal.SIGXCPU, signal.SIGKILL) else f"signal {number}"
     recorded = json.loads(result.read_text()) if result.exists() else {"failed": []}
-    return {"wall": time.monotonic() - start, "ended": ended or ("" if result.exists() else "error"), **recorded}
+    return {
+        "wall": time.monotonic() - start,
+        "ended": ended or ("" if result.exists() else "error"),
+        **recorded,
+    }
 
 
 def run_items(
-    session: Any, items: list[Any], before: Callable[[Any], None] | None = None, budget: float = math.inf
+    session: Any,
+    items: list[Any],
+    before: Callable[[Any], None] | None = None,
+    budget: float = math.inf,
 ) -> dict[str, Any]:
-    """Run tests of a session in this process; without ``before``, until the first one fails or the budget is spent."""
+    """Run tests of a session in this process; without ``before``, until the first one fails or the
+    budget is spent.
+    """
     watch = Watch()
     session.config.pluginmanager.register(watch)
     begin = time.process_time()
@@ -381,7 +448,8 @@ def run_anew(names: list[str]) -> dict[str, Any]:
     return {"failed": watch.failed or ([] if exit_code == 0 else [f"exit {exit_code}"])}
 
 
-# ---- which tests execute a line -------------------------------------------------------------------------------------
+# ---- which tests execute a line
+# -------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -394,11 +462,15 @@ class Covered:
 
 
 def cover(tree: Path, session: Any, items: list[Any], data_file: Path) -> dict[str, Any]:
-    """Run the tests under coverage, with few examples of those that draw many; give up those that take long."""
+    """Run the tests under coverage, with few examples of those that draw many; give up those that
+    take long.
+    """
     import coverage
     import hypothesis
 
-    cov = coverage.Coverage(data_file=str(data_file), source=[str(tree / "src/glassformer")], config_file=False)
+    cov = coverage.Coverage(
+        data_file=str(data_file), source=[str(tree / "src/glassformer")], config_file=False
+    )
     factors = {}
 
     def give_up(*_: Any) -> None:
@@ -443,29 +515,49 @@ def covered_by(tree: Path, session: Any, directory: str, out: Path) -> Covered:
         items = [item for item in session.items if item.nodeid.startswith(f"tests/{directory}/")]
         with tempfile.TemporaryDirectory() as folder:
             data_file = Path(folder, "coverage")
-            done = in_child(lambda: cover(tree, session, items, data_file), 7200, out / f"covered-{directory}.log")
+            done = in_child(
+                lambda: cover(tree, session, items, data_file),
+                7200,
+                out / f"covered-{directory}.log",
+            )
         if done["ended"]:
-            raise RuntimeError(f"the tests of {directory} {done['ended']}: see {out}/covered-{directory}.log")
-        print(f"{directory}: {len(items)} tests, {sum(done['seconds'].values()):.0f} s; failing: {done['failed']}")
+            raise RuntimeError(
+                f"the tests of {directory} {done['ended']}: see {out}/covered-{directory}.log"
+            )
+        print(
+            f"{directory}: {len(items)} tests, {sum(done['seconds'].values()):.0f} s; failing: "
+            f"{done['failed']}"
+        )
         kept.write_text(json.dumps(done))
     read = json.loads(kept.read_text())
-    by_line = {module: {int(line): names for line, names in lines.items()} for module, lines in read["tests"].items()}
+    by_line = {
+        module: {int(line): names for line, names in lines.items()}
+        for module, lines in read["tests"].items()
+    }
     return Covered(read["seconds"], by_line)
 
 
 def tests_for(
     mutant: Mutant, covered: list[Covered], imports: Callable[[str, str], bool], budget: float
 ) -> tuple[list[str], float]:
-    """The tests that execute the mutant's statement, likeliest to fail and fastest first, and their seconds."""
+    """The tests that execute the mutant's statement, likeliest to fail and fastest first, and their
+    seconds.
+    """
     seconds: dict[str, float] = {}
     first, last = mutant.lines
     for each in covered:
         by_line = each.tests.get(mutant.module, {})
-        lines = range(first, last + 1) if mutant.function else by_line  # what runs at import counts for all tests
+        lines = (
+            range(first, last + 1) if mutant.function else by_line
+        )  # what runs at import counts for all tests
         for name in {name for line in lines for name in by_line.get(line, ())}:
             seconds[name] = each.seconds[name]
-    order = sorted(seconds, key=lambda name: (not imports(name.split("::")[0], mutant.module), seconds[name], name))
-    total, some = 0.0, []
+    order = sorted(
+        seconds,
+        key=lambda name: (not imports(name.split("::")[0], mutant.module), seconds[name], name),
+    )
+    total = 0.0
+    some = []
     for name in order:
         if some and total + seconds[name] > budget:
             continue
@@ -477,7 +569,9 @@ def tests_for(
 def tests_by_import(
     mutant: Mutant, items: list[Any], directories: list[str], imports: Callable[[str, str], bool]
 ) -> list[str]:
-    """The tests of the files that import the mutant's module, otherwise of its package; one case of each test first."""
+    """The tests of the files that import the mutant's module, otherwise of its package; one case of
+    each test first.
+    """
     near = [item for item in items if item.nodeid.split("/")[1] in directories]
     chosen = [item for item in near if imports(item.nodeid.split("::")[0], mutant.module)]
     chosen = chosen or [item for item in near if item.nodeid.split("/")[1] == directories[0]]
@@ -503,7 +597,8 @@ def importer(tree: Path) -> Callable[[str, str], bool]:
     return imports
 
 
-# ---- the campaign ---------------------------------------------------------------------------------------------------
+# ---- the campaign
+# ---------------------------------------------------------------------------------------------------
 
 
 def module_name(tree: Path, file: Path) -> str:
@@ -515,7 +610,10 @@ def replace_code(tree: Path, mutant: Mutant, functions: list[types.FunctionType]
     file = tree / "src" / Path(*mutant.module.split(".")).with_suffix(".py")
     source = mutant.applied(file.read_bytes())
     loader = sys.modules[mutant.module.removesuffix(".__init__")].__spec__.loader
-    pending, codes = [loader.source_to_code(source, str(file))], {}  # as jaxtyping's import hook compiles it
+    pending, codes = (
+        [loader.source_to_code(source, str(file))],
+        {},
+    )  # as jaxtyping's import hook compiles it
     while pending:
         for each in pending.pop().co_consts:
             if isinstance(each, types.CodeType):
@@ -524,7 +622,11 @@ def replace_code(tree: Path, mutant: Mutant, functions: list[types.FunctionType]
     replaced = 0
     for function in functions:
         old = function.__code__
-        new = codes.get((old.co_qualname, old.co_firstlineno)) if old.co_filename == str(file) else None
+        new = (
+            codes.get((old.co_qualname, old.co_firstlineno))
+            if old.co_filename == str(file)
+            else None
+        )
         if new is not None and new != old and new.co_freevars == old.co_freevars:
             function.__code__ = new
             replaced += 1
@@ -535,8 +637,14 @@ def replace_code(tree: Path, mutant: Mutant, functions: list[types.FunctionType]
 class Campaign:
     """A pytest plugin that, in place of running the collected tests, judges mutants by them."""
 
-    def __init__(self, tree: Path, mutants: list[Mutant], out: Path, budget: float, quick: bool) -> None:
-        self.tree, self.mutants, self.out, self.budget, self.quick = tree, mutants, out, budget, quick
+    def __init__(
+        self, tree: Path, mutants: list[Mutant], out: Path, budget: float, quick: bool
+    ) -> None:
+        self.tree = tree
+        self.mutants = mutants
+        self.out = out
+        self.budget = budget
+        self.quick = quick
 
     def pytest_runtestloop(self, session: Any) -> bool:
         for mutant in self.mutants:
@@ -544,21 +652,25 @@ class Campaign:
         functions = [each for each in gc.get_objects() if isinstance(each, types.FunctionType)]
         gc.collect()
         gc.freeze()
-        items, imports = {item.nodeid: item for item in session.items}, importer(self.tree)
+        items = {item.nodeid: item for item in session.items}
+        imports = importer(self.tree)
         covered: dict[str, Covered] = {}
         spent: dict[str, float] = {}
         for number, mutant in enumerate(self.mutants):
             package = mutant.module.split(".")[1]
             directories = test_directories(self.tree, package)
             if self.quick:
-                names, seconds = tests_by_import(mutant, session.items, directories, imports), self.budget
+                names = tests_by_import(mutant, session.items, directories, imports)
+                seconds = self.budget
                 # The fast ones first, by what earlier mutants have shown.
                 names.sort(key=lambda name: round(math.log2(spent.get(name, 0.25) + 0.1)))
             else:
                 for directory in directories:
                     if directory not in covered:
                         covered[directory] = covered_by(self.tree, session, directory, self.out)
-                names, seconds = tests_for(mutant, [covered[each] for each in directories], imports, self.budget)
+                names, seconds = tests_for(
+                    mutant, [covered[each] for each in directories], imports, self.budget
+                )
 
             def work(mutant: Mutant = mutant, names: list[str] = names) -> dict[str, Any]:
                 if mutant.function:
@@ -576,7 +688,11 @@ class Campaign:
 
             file = self.tree / "src" / Path(*mutant.module.split(".")).with_suffix(".py")
             original = file.read_bytes()
-            done = in_child(work, 20 + 4 * seconds, self.out / "last.log") if names else {"failed": [], "wall": 0}
+            done = (
+                in_child(work, 20 + 4 * seconds, self.out / "last.log")
+                if names
+                else {"failed": [], "wall": 0}
+            )
             spent |= done.get("seconds", {})
             if file.read_bytes() != original:
                 file.write_bytes(original)
@@ -584,25 +700,47 @@ class Campaign:
             if by == "error":
                 raise RuntimeError(f"{mutant}: see {self.out}/last.log")
             outcome = "caught" if by else "survived" if names else "not executed"
-            record = {"outcome": outcome, "seconds": round(done["wall"], 2), "tests": len(names), "by": by or None}
+            record = {
+                "outcome": outcome,
+                "seconds": round(done["wall"], 2),
+                "tests": len(names),
+                "by": by or None,
+            }
             with (self.out / "mutants.jsonl").open("a") as lines:
                 lines.write(json.dumps({**asdict(mutant), **record}) + "\n")
-            print(f"{number + 1}/{len(self.mutants)} {outcome} ({done['wall']:.1f} s) {mutant}", flush=True)
+            print(
+                f"{number + 1}/{len(self.mutants)} {outcome} ({done['wall']:.1f} s) {mutant}",
+                flush=True,
+            )
         return True
 
 
 def test_directories(tree: Path, package: str) -> list[str]:
-    return [each for each in (package, *MORE_TESTS.get(package, ())) if (tree / "tests" / each).is_dir()]
+    return [
+        each for each in (package, *MORE_TESTS.get(package, ())) if (tree / "tests" / each).is_dir()
+    ]
 
 
 def summarise(out: Path) -> None:
     """Write summary.json and survivors.json, and print the first."""
-    records = {each["key"]: each for each in map(json.loads, (out / "mutants.jsonl").read_text().splitlines())}
+    records = {
+        each["key"]: each
+        for each in map(json.loads, (out / "mutants.jsonl").read_text().splitlines())
+    }
     file = out / "survivors.json"
-    old = {each["key"]: each["reason"] for each in json.loads(file.read_text())} if file.exists() else {}
-    survivors = [each for each in records.values() if each["outcome"] != "caught" or each["key"] in old]
+    old = (
+        {each["key"]: each["reason"] for each in json.loads(file.read_text())}
+        if file.exists()
+        else {}
+    )
+    survivors = [
+        each for each in records.values() if each["outcome"] != "caught" or each["key"] in old
+    ]
     told = ("module", "line", "operator", "before", "after", "outcome", "key")
-    written = [{**{name: each[name] for name in told}, "reason": old.get(each["key"], "")} for each in survivors]
+    written = [
+        {**{name: each[name] for name in told}, "reason": old.get(each["key"], "")}
+        for each in survivors
+    ]
     file.write_text(json.dumps(written, indent=1) + "\n")
     table: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for each in records.values():
@@ -620,19 +758,27 @@ def summarise(out: Path) -> None:
 
 def main() -> None:
     """Draw the sample, run it, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--packages", nargs="+", default=PACKAGES, choices=PACKAGES)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--budget", type=float, default=20.0, help="processor seconds of tests for a mutant")
     parser.add_argument(
-        "--quick", action="store_true", help="choose tests by what their files import, without coverage"
+        "--budget", type=float, default=20.0, help="processor seconds of tests for a mutant"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="choose tests by what their files import, without coverage",
     )
     parser.add_argument("--out", type=Path, default=ROOT / "runs/mutation")
     parser.add_argument("--resume", action="store_true", help="continue mutants.jsonl")
     parser.add_argument("--keys", nargs="+", help="judge these mutants, again")
     parser.add_argument("--list", action="store_true", help="print the sample and stop")
-    parser.add_argument("--summary", action="store_true", help="write summary.json and survivors.json and stop")
+    parser.add_argument(
+        "--summary", action="store_true", help="write summary.json and survivors.json and stop"
+    )
     arguments = parser.parse_args()
     out = arguments.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
@@ -641,7 +787,11 @@ def main() -> None:
     results = out / "mutants.jsonl"
     if not (arguments.resume or arguments.keys or arguments.list):
         results.unlink(missing_ok=True)
-    done = {json.loads(line)["key"] for line in results.read_text().splitlines()} if results.exists() else set()
+    done = (
+        {json.loads(line)["key"] for line in results.read_text().splitlines()}
+        if results.exists()
+        else set()
+    )
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryDirectory(prefix="mutation_") as temporary:
         tree = Path(temporary).resolve() / "tree"
@@ -652,7 +802,11 @@ def main() -> None:
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, tree / name)
         if arguments.keys:
-            mutants = [each for each in sample(tree, list(PACKAGES), 10**9, 0) if each.key in arguments.keys]
+            mutants = [
+                each
+                for each in sample(tree, list(PACKAGES), 10**9, 0)
+                if each.key in arguments.keys
+            ]
         else:
             mutants = sample(tree, arguments.packages, arguments.count, arguments.seed)
             mutants = [each for each in mutants if each.key not in done or arguments.list]
@@ -665,7 +819,9 @@ def main() -> None:
             sys.path.insert(0, str(tree / "src"))
             os.chdir(tree)
             packages = {each.module.split(".")[1] for each in mutants}
-            directories = sorted({each for package in packages for each in test_directories(tree, package)})
+            directories = sorted(
+                {each for package in packages for each in test_directories(tree, package)}
+            )
             campaign = Campaign(tree, mutants, out, arguments.budget, arguments.quick)
             pytest.main([*OPTIONS, *(f"tests/{each}" for each in directories)], [campaign])
         os.chdir(ROOT)

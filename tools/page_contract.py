@@ -1,8 +1,9 @@
-"""What the page's TypeScript takes from Python: the types of all messages, the schema of the state, and bounds.
+"""What the page's TypeScript takes from Python: the types of all messages, the schema of the state,
+and bounds.
 
 ``python tools/page_contract.py web`` writes ``web/openapi.json``, from which openapi-typescript
-makes ``web/src/messages.d.ts``, and ``web/src/contract.json``, which the page reads at run time. With ``--check`` it
-only compares the latter.
+makes ``web/src/messages.d.ts``, and ``web/src/contract.json``, which the page reads at run time.
+With ``--check`` it only compares the latter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Mode = Literal["validation", "serialization"]
 
 
 def types() -> dict[str, Any]:
-    """An OpenAPI description without paths: the schemas of every request, every answer and the state."""
+    """An OpenAPI description without paths: the schemas of every request, every answer and the
+    state.
+    """
     models: dict[tuple[type[BaseModel], Mode], None] = {(Refusal, "serialization"): None}
     for call in CALLS.values():
         models[call.asked, "validation"] = None
@@ -32,7 +35,12 @@ def types() -> dict[str, Any]:
     models[state.State, "serialization"] = None
     _, definitions = models_json_schema(list(models), ref_template="#/components/schemas/{model}")
     info = {"title": "The glassformer explorer", "version": "1"}
-    return {"openapi": "3.1.0", "info": info, "paths": {}, "components": {"schemas": _bare(definitions["$defs"])}}
+    return {
+        "openapi": "3.1.0",
+        "info": info,
+        "paths": {},
+        "components": {"schemas": _bare(definitions["$defs"])},
+    }
 
 
 def contract() -> dict[str, Any]:
@@ -51,7 +59,9 @@ def contract() -> dict[str, Any]:
 
 
 def _bare(schema: Any) -> Any:
-    """The schema without titles and descriptions, which the models in Python have. A field of such a name stays."""
+    """The schema without titles and descriptions, which the models in Python have. A field of such
+    a name stays.
+    """
     if isinstance(schema, list):
         return [_bare(each) for each in schema]
     if not isinstance(schema, dict):

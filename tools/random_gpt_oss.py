@@ -1,6 +1,8 @@
-"""Write gpt-oss models of any size with random weights, in both layouts and real MXFP4: to test and to measure with.
+"""Write gpt-oss models of any size with random weights, in both layouts and real MXFP4: to test and
+to measure with.
 
-    python tools/random_gpt_oss.py DIR [--size 20b] [--layout openai] [--experts bfloat16] [--seed 0]
+    python tools/random_gpt_oss.py DIR [--size 20b] [--layout openai] [--experts bfloat16] [--seed
+    0]
 
 The size 20b takes 13.8 GB of disk, some minutes, and about 3 GB of memory.
 """
@@ -38,7 +40,14 @@ GPT_OSS_EIGHTH = dataclasses.replace(
 """An eighth of the 20b in bytes."""
 GPT_OSS_TINY = dataclasses.replace(
     GPT_OSS_20B,
-    **{"vocab_size": 1024, "num_layers": 4, "hidden_dim": 64, "ff_dim": 64, "num_heads": 8, "head_dim": 16},
+    **{
+        "vocab_size": 1024,
+        "num_layers": 4,
+        "hidden_dim": 64,
+        "ff_dim": 64,
+        "num_heads": 8,
+        "head_dim": 16,
+    },
     **{"num_kv_heads": 2, "window": 16, "num_experts": 16},
 )
 """A model of 1 MB, for tests."""
@@ -68,18 +77,22 @@ def write_random_gpt_oss(
     seed: int = 0,
     **options: Any,
 ) -> int:
-    """Write a random model like the released ones: names, kinds of numbers, ``config.json`` and files.
+    """Write a random model like the released ones: names, kinds of numbers, ``config.json`` and
+    files.
 
-    The weights' variance keeps activations at their size, with logits of standard deviation :data:`LOGITS_STD`. The
-    codes of MXFP4 are uniform, and two neighbouring exponents are mixed for the right variance. Every tensor depends
-    only on ``seed`` and its name, so that the same seed gives the same network in both layouts and, expanded, with
-    dense experts. ``options`` are those of :func:`~glassformer.checkpoints.decoders.write_decoder`.
+    The weights' variance keeps activations at their size, with logits of standard deviation
+    :data:`LOGITS_STD`. The codes of MXFP4 are uniform, and two neighbouring exponents are mixed for
+    the right variance. Every tensor depends only on ``seed`` and its name, so that the same seed
+    gives the same network in both layouts and, expanded, with dense experts. ``options`` are those
+    of :func:`~glassformer.checkpoints.decoders.write_decoder`.
 
     Returns:
         The bytes of all tensors.
     """
     # Before anything as long is planned; packed weights take half a byte.
-    require_room(Path(directory), count_parameters(dataclasses.replace(config, expert_format="dense")) // 2)
+    require_room(
+        Path(directory), count_parameters(dataclasses.replace(config, expert_format="dense")) // 2
+    )
     extras = {} if layout == "openai" else _RELEASED_EXTRAS
     to = "gpt_oss" if layout == "huggingface" else layout
     return write_decoder(random_gpt_oss(config, seed), Path(directory), to, extras, **options)
@@ -89,14 +102,18 @@ def random_gpt_oss(config: DecoderConfig, seed: int = 0) -> LazyDecoder:
     """A random model, whose tensors are drawn when they are made."""
     require(seed >= 0, f"seed = {seed}", "at least 0", "Use 0.")
     packed = dataclasses.replace(config, expert_format="mxfp4")
-    one = dataclasses.replace(packed, num_layers=1, windowed_layers="all")  # all layers have the shapes of the first
+    one = dataclasses.replace(
+        packed, num_layers=1, windowed_layers="all"
+    )  # all layers have the shapes of the first
     tensors = {}
     for name, tensor in empty_decoder(one).state_dict().items():
         for layer in range(config.num_layers if name.startswith("layers.") else 1):
             at = name.replace("layers.0.", f"layers.{layer}.")
             dtype = torch.bfloat16 if tensor.is_floating_point() else tensor.dtype
             shape = list(tensor.shape)
-            tensors[at] = LazyTensor(shape, KINDS[dtype], dtype, partial(_drawn, seed, at, shape, packed))
+            tensors[at] = LazyTensor(
+                shape, KINDS[dtype], dtype, partial(_drawn, seed, at, shape, packed)
+            )
     stored = LazyDecoder(packed, tensors, torch.bfloat16)
     return with_experts(stored, config.expert_format)
 
@@ -110,10 +127,17 @@ def _drawn(seed: int, name: str, shape: list[int], config: DecoderConfig) -> Ten
         width = config.hidden_dim if "gate_up" in name else 2 * config.num_layers * config.ff_dim
         return _exponents(seed, name, shape, width**-0.5)
     mean, std = _spread(name, config)
-    generator, pieces, left = _generator(seed, name), [], math.prod(shape)
+    generator = _generator(seed, name)
+    pieces = []
+    left = math.prod(shape)
     while left > 0:
         count = min(left, _PIECE)
-        pieces.append(torch.from_numpy(generator.standard_normal(count, np.float32)).mul_(std).add_(mean).bfloat16())
+        pieces.append(
+            torch.from_numpy(generator.standard_normal(count, np.float32))
+            .mul_(std)
+            .add_(mean)
+            .bfloat16()
+        )
         left -= count
     return torch.cat(pieces).view(shape)
 
@@ -148,7 +172,9 @@ def _exponents(seed: int, name: str, shape: list[int], std: float) -> Tensor:
 
 def main() -> None:
     """Write the model that the arguments name."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--layout", choices=["huggingface", "openai"], default="huggingface")
@@ -158,7 +184,10 @@ def main() -> None:
     for name in ("num-layers", "num-experts", "hidden-dim", "ff-dim", "vocab-size"):
         parser.add_argument(f"--{name}", type=int, help="instead of the size's")
     flags = vars(parser.parse_args())
-    changes = {name: flags[name] for name in ("num_layers", "num_experts", "hidden_dim", "ff_dim", "vocab_size")}
+    changes = {
+        name: flags[name]
+        for name in ("num_layers", "num_experts", "hidden_dim", "ff_dim", "vocab_size")
+    }
     changes = {name: value for name, value in changes.items() if value is not None}
     changes["expert_format"] = "mxfp4" if flags["experts"] == "mxfp4" else "dense"
     config = dataclasses.replace(SIZES[flags["size"]], **changes)

@@ -1,8 +1,8 @@
 """Train the bundled models of the explorer: ``python tools/train_bundled_models.py [NAME ...]``.
 
-Each model is seeded, trained by the labs' own code in minutes, and measured on held-out data. Weights and measurements
-are written to ``src/glassformer/explorer/bundled``. The weights are stored in half precision, which keeps the wheel
-small, and measured as they are stored.
+Each model is seeded, trained by the labs' own code in minutes, and measured on held-out data.
+Weights and measurements are written to ``src/glassformer/explorer/bundled``. The weights are stored
+in half precision, which keeps the wheel small, and measured as they are stored.
 """
 
 from __future__ import annotations
@@ -31,14 +31,23 @@ from glassformer.explorer import BUNDLED
 from glassformer.explorer.loading.bundled import INDUCTION, KEYS, RECURRENCE, VALUES
 from glassformer.files import Written, new_directory, write_text
 from glassformer.labs.lookup.experiments.course_runs import share_right, train_course
-from glassformer.labs.sentiment.experiments.recipes import ScratchRecipe, TrainingRecipe, train_recipe
+from glassformer.labs.sentiment.experiments.recipes import (
+    ScratchRecipe,
+    TrainingRecipe,
+    train_recipe,
+)
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.observe.detectors import head_scores, repeated_tokens
 from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
 from glassformer.training import Batch, TrainingConfig, mix_seed, train
-from glassformer.training.in_context_lookup import MEASURING_SEED, InContextRecipe, answers, train_in_context
+from glassformer.training.in_context_lookup import (
+    MEASURING_SEED,
+    InContextRecipe,
+    answers,
+    train_in_context,
+)
 from glassformer.training.sequence_tasks import NextTokenTask
 
 SEED = 0
@@ -114,7 +123,9 @@ _LEARN = TrainingConfig(
     keep_checkpoints=1,
     seed=SEED,
 )
-_CONCENTRATE = replace(_LEARN, steps=1800, optimizer="adamw", learning_rate=5e-3, schedule="cosine", eval_every=250)
+_CONCENTRATE = replace(
+    _LEARN, steps=1800, optimizer="adamw", learning_rate=5e-3, schedule="cosine", eval_every=250
+)
 
 _SHORT = TrainingConfig(
     steps=1500,
@@ -131,12 +142,24 @@ _SHORT = TrainingConfig(
 )
 _LENGTHS = {
     RECURRENCE.seq_len: _SHORT,
-    256: replace(_SHORT, steps=300, batch_size=16, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=100),
-    1024: replace(_SHORT, steps=200, batch_size=4, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=50),
-    LONG: replace(_SHORT, steps=200, batch_size=2, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=50),
+    256: replace(
+        _SHORT,
+        steps=300,
+        batch_size=16,
+        learning_rate=4e-3,
+        muon_learning_rate=8e-3,
+        eval_every=100,
+    ),
+    1024: replace(
+        _SHORT, steps=200, batch_size=4, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=50
+    ),
+    LONG: replace(
+        _SHORT, steps=200, batch_size=2, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=50
+    ),
 }
-"""The training at one length after the other: what was learned from short texts fails at long ones, and recovers in a
-few hundred steps at four times the length."""
+"""The training at one length after the other: what was learned from short texts fails at long ones,
+and recovers in a few hundred steps at four times the length.
+"""
 
 
 def make_sentiment(work: Path) -> None:
@@ -147,7 +170,10 @@ def make_sentiment(work: Path) -> None:
     classifier.encoder.half().float()
     held_out = (*data.validation, *data.test)  # nothing was chosen on either
     likely = classifier.probabilities([example.text for example in held_out])
-    right = [example.label == label for example, label in zip(held_out, likely.argmax(-1).tolist(), strict=True)]
+    right = [
+        example.label == label
+        for example, label in zip(held_out, likely.argmax(-1).tolist(), strict=True)
+    ]
     plain = [example.kind == "plain" for example in held_out]
     sure = sorted(range(len(held_out)), key=lambda row: -float(likely[row].max()))
     measured = {
@@ -169,11 +195,16 @@ def make_sentiment(work: Path) -> None:
 
 
 def make_lookup_course(work: Path) -> None:
-    """The lookup course's model with its own recipe, for fewer epochs: all is right after the first few."""
+    """The lookup course's model with its own recipe, for fewer epochs: all is right after the first
+    few.
+    """
     model, _ = train_course(SEED, work, epochs=15)
     model.half().float()
     contexts = all_contexts()
-    measured = {"contexts": len(contexts), "right": round(share_right(model, contexts) * len(contexts))}
+    measured = {
+        "contexts": len(contexts),
+        "right": round(share_right(model, contexts) * len(contexts)),
+    }
     _write("lookup-course", model, measured)
 
 
@@ -186,11 +217,15 @@ def make_lookup_facts(work: Path) -> None:
         asked = sample(FACTS.data, 2000, MEASURING_SEED + 1, split="unseen", num_facts=facts)
         share = float((answers(model, asked, FACTS) == asked.answer).double().mean())
         shares.append(f"{100 * share:.4g} % of {facts}")
-    _write("lookup-facts", model, {"shares": ", ".join(shares), "trained_facts": FACTS.data.max_facts})
+    _write(
+        "lookup-facts", model, {"shares": ", ".join(shares), "trained_facts": FACTS.data.max_facts}
+    )
 
 
 def make_recurrence(work: Path) -> None:
-    """A decoder with everything to be seen in it: windows, grouped heads, sinks, experts; read at full length last."""
+    """A decoder with everything to be seen in it: windows, grouped heads, sinks, experts; read at
+    full length last.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = Decoder(DECODER)
@@ -198,7 +233,9 @@ def make_recurrence(work: Path) -> None:
         data = replace(RECURRENCE, seq_len=length)
         held_out = fresh_batch(data, max(4, 16384 // length), seed=SEED + 1, step=0).tokens
         at_once = max(2, 4096 // length)
-        task = NextTokenTask(_fresh(data), held_out, metric="accuracy", balance_weight=0.01, evaluation_batch=at_once)
+        task = NextTokenTask(
+            _fresh(data), held_out, metric="accuracy", balance_weight=0.01, evaluation_batch=at_once
+        )
         train(model, task, config, work / str(length))
     model.cpu().eval().half().float()
     measured: dict[str, Any] = {"lengths": [], "right": [], "best": []}
@@ -215,7 +252,9 @@ def make_recurrence(work: Path) -> None:
 
 
 class _FewHeads(NextTokenTask):
-    """Next tokens, with a penalty on the norms of each head's two circuits: what one head can do is not shared."""
+    """Next tokens, with a penalty on the norms of each head's two circuits: what one head can do is
+    not shared.
+    """
 
     PENALTY = 0.02
 
@@ -224,7 +263,12 @@ class _FewHeads(NextTokenTask):
         for block in model.layers:  # type: ignore[union-attr]
             attention: Any = block.attention
             shape = (attention.num_heads, attention.head_dim, -1)
-            maps = attention.query.weight, attention.key.weight, attention.value.weight, attention.output.weight.T
+            maps = (
+                attention.query.weight,
+                attention.key.weight,
+                attention.value.weight,
+                attention.output.weight.T,
+            )
             q, k, v, o = (each.reshape(shape).square().sum((1, 2)) for each in maps)
             norms += [(q * k + 1e-8).sqrt().sum(), (v * o + 1e-8).sqrt().sum()]
         return super().loss(model, batch) + self.PENALTY * torch.stack(norms).sum()
@@ -233,19 +277,24 @@ class _FewHeads(NextTokenTask):
 def repeated_letters(step: int, size: int, *, seed: int = SEED, half: int | None = None) -> Batch:
     """The start token, and random letters twice; all texts of a batch are of one length."""
     generator = torch.Generator().manual_seed(mix_seed(seed, step))
-    letters, longest = len(INDUCTION.letters), INDUCTION.max_len // 2
+    letters = len(INDUCTION.letters)
+    longest = INDUCTION.max_len // 2
     count = int(torch.randint(2, longest + 1, (1,), generator=generator)) if half is None else half
     drawn = torch.randint(letters, (size, count), generator=generator)
     return {"tokens": torch.cat([torch.full((size, 1), letters), drawn, drawn], 1)}
 
 
 def make_induction(work: Path) -> None:
-    """An attention-only decoder of two layers that continues repeated letters, with one head for each part of it."""
+    """An attention-only decoder of two layers that continues repeated letters, with one head for
+    each part of it.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = Decoder(ATTENTION_ONLY)
     held_out = repeated_letters(0, 256, seed=SEED + 1, half=20)["tokens"]
-    train(model, NextTokenTask(repeated_letters, held_out, metric="accuracy"), _LEARN, work / "learn")
+    train(
+        model, NextTokenTask(repeated_letters, held_out, metric="accuracy"), _LEARN, work / "learn"
+    )
     offset = _LEARN.steps
     later = lambda step, size: repeated_letters(step + offset, size)  # noqa: E731
     train(model, _FewHeads(later, held_out, metric="accuracy"), _CONCENTRATE, work / "concentrate")
@@ -253,7 +302,9 @@ def make_induction(work: Path) -> None:
     tokens = distinct_letters()
     scores = head_scores(model, tokens)
     (previous, *_), (induction, *_) = scores.top("previous", 1), scores.top("induction", 1)
-    found = {(layer, head): copied(model, tokens, layer, head) for layer in range(2) for head in range(4)}
+    found = {
+        (layer, head): copied(model, tokens, layer, head) for layer in range(2) for head in range(4)
+    }
     measured: dict[str, Any] = {"right": 100 * copied(model, tokens)}
     for kind, (layer, head, _) in (("previous", previous), ("induction", induction)):
         measured |= {kind: f"{layer}.{head}", f"without_{kind}": 100 * found.pop((layer, head))}
@@ -265,13 +316,17 @@ def make_induction(work: Path) -> None:
 
 
 def distinct_letters() -> Tensor:
-    """The start token and 24 different letters twice, so that every letter of the second half is certain."""
+    """The start token and 24 different letters twice, so that every letter of the second half is
+    certain.
+    """
     return torch.cat([torch.full((64, 1), 26), repeated_tokens(26, 24, 64, seed=SEED + 2)], 1)
 
 
 @torch.no_grad()
 def copied(model: nn.Module, tokens: Tensor, layer: int | None = None, head: int = 0) -> float:
-    """The share of letters of the second half that are predicted from the one before, without one head if named."""
+    """The share of letters of the second half that are predicted from the one before, without one
+    head if named.
+    """
     half = tokens.shape[1] // 2
     with intervene(model, *([] if layer is None else [zero("heads", layers=layer, heads=head)])):
         best = model(tokens).argmax(-1)
@@ -283,13 +338,17 @@ def _fresh(data: RecurrenceConfig) -> Callable[[int, int], Batch]:
 
 
 def _samples(model: Decoder) -> list[str]:
-    """Texts to begin with: some whose next number the model gets right, and one as long as it can read."""
+    """Texts to begin with: some whose next number the model gets right, and one as long as it can
+    read.
+    """
     short = fresh_batch(replace(RECURRENCE, seq_len=40), 20, seed=SEED + 3, step=0).tokens
     with torch.no_grad():
         right = model(short[:, :-1])[:, -1].argmax(-1) == short[:, -1]
     hits = [row for row, hit in zip(short.tolist(), right.tolist(), strict=True) if hit]
     lively = sorted(hits, key=lambda row: -len(set(pairwise(row))))
-    longest = fresh_batch(replace(RECURRENCE, seq_len=LONG - 1), 8, seed=SEED + 4, step=0).tokens.tolist()
+    longest = fresh_batch(
+        replace(RECURRENCE, seq_len=LONG - 1), 8, seed=SEED + 4, step=0
+    ).tokens.tolist()
     long = max(longest, key=lambda row: len(set(row)))
     return [" ".join(map(str, row)) for row in (*(row[:-1] for row in lively[:3]), long)]
 
@@ -298,7 +357,9 @@ def _write(name: str, model: nn.Module, measured: dict[str, Any]) -> None:
     names = ("config.json", "model.safetensors", "measured.json")
     earlier = Written("a bundled model", names, lambda directory: (directory / names[-1]).is_file())
     with new_directory(BUNDLED / name, replaces=earlier) as draft:
-        tensors = {key: value.detach().half().contiguous() for key, value in model.state_dict().items()}
+        tensors = {
+            key: value.detach().half().contiguous() for key, value in model.state_dict().items()
+        }
         save_file(tensors, draft / "model.safetensors")
         (draft / "model.safetensors").chmod(0o644)  # others shall read what is installed
         write_text(draft / "config.json", model.config.to_json() + "\n")  # type: ignore[operator,union-attr]

@@ -1,6 +1,8 @@
-"""Take the pictures of the explorer that README.md and docs/explorer.md show: ``python web/pictures.py [NAME ...]``.
+"""Take the pictures of the explorer that README.md and docs/explorer.md show: ``python
+web/pictures.py [NAME ...]``.
 
-Serves SmolLM2 (``make models``) and the bundled models, and takes screenshots in Chromium, light and dark.
+Serves SmolLM2 (``make models``) and the bundled models, and takes screenshots in Chromium, light
+and dark.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ def main() -> None:
     try:
         with sync_playwright() as playwright:
             chromium = next(path for name in BROWSERS if (path := shutil.which(name)))
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+            browser = playwright.chromium.launch(
+                executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+            )
             for scheme in ("light", "dark"):
                 page = browser.new_page(
                     viewport={"width": 1440, "height": 900},
@@ -74,7 +78,9 @@ def main() -> None:
                         continue
                     page.goto("about:blank")
                     page.goto(f"{address}#{state}")
-                    page.locator(":is(.view :is(.panel, canvas, table), .start .card)").first.wait_for()
+                    page.locator(
+                        ":is(.view :is(.panel, canvas, table), .start .card)"
+                    ).first.wait_for()
                     page.wait_for_load_state("networkidle")
                     page.wait_for_timeout(1000)
                     page.locator(".sweeping").first.wait_for(state="detached")

@@ -1,4 +1,6 @@
-"""``python -m glassformer``: the command line for launchers that start modules, as ``accelerate launch -m`` does."""
+"""``python -m glassformer``: the command line for launchers that start modules, as ``accelerate
+launch -m`` does.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Text classifiers: an encoder with its tokenizer and class names; prediction, saving, and the effect of each token."""
+"""Text classifiers: an encoder with its tokenizer and class names; prediction, saving, and the
+effect of each token.
+"""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from glassformer.checkpoints.bert import ENCODER_DIRECTORY, load_encoder, write_
 from glassformer.data.batches import in_length_order, pad
 from glassformer.data.subword import Tokenizer, tokenizer_from_json
 from glassformer.data.tokenizer import MAX_LEN, WordTokenizer
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.files import Written, local_path, new_directory, write_text
 from glassformer.models.encoder import Encoder
 from glassformer.modes import evaluating
@@ -22,7 +24,8 @@ from glassformer.untrusted import in_file, json_value, read_text
 
 ENCODER = "encoder"
 """Subdirectory of a training run that holds its classifier."""
-_TOKENIZER, _CLASSES = "tokenizer.json", "classes.json"
+_TOKENIZER = "tokenizer.json"
+_CLASSES = "classes.json"
 CLASSIFIER_DIRECTORY = Written(
     "a classifier that was saved before",
     (*ENCODER_DIRECTORY.names, _TOKENIZER, _CLASSES),
@@ -32,19 +35,30 @@ CLASSIFIER_DIRECTORY = Written(
 
 @dataclass(frozen=True)
 class Classifier:
-    """A text classifier: an encoder with a classification head, its tokenizer, and the name of each class."""
+    """A text classifier: an encoder with a classification head, its tokenizer, and the name of each
+    class.
+    """
 
     encoder: Encoder
     tokenizer: Tokenizer
     classes: tuple[str, ...]
 
     def rows(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text, cut to 128 tokens or the encoder's ``max_seq_len``, whichever is less."""
-        require(not isinstance(texts, str), "one text", "a sequence of texts", "Put it into a list.")
+        """The token ids of each text, cut to 128 tokens or the encoder's ``max_seq_len``, whichever
+        is less.
+        """
+        if isinstance(texts, str):
+            raise InputError(
+                got="one text",
+                expected="a sequence of texts",
+                fix="Put it into a list.",
+            )
         max_len = min(MAX_LEN, self.encoder.config.max_seq_len)
         return [self.tokenizer.encode(text, max_len) for text in texts]
 
-    def probabilities(self, texts: Sequence[str], batch_size: int = 64) -> Float[Tensor, "text num_classes"]:
+    def probabilities(
+        self, texts: Sequence[str], batch_size: int = 64
+    ) -> Float[Tensor, "text num_classes"]:
         """The probability of each class for each text, in the order of ``texts``."""
         return predict(self.encoder, self.rows(texts), self.tokenizer.pad_id, batch_size)
 
@@ -55,7 +69,8 @@ def predict(
 ) -> Float[Tensor, "text num_classes"]:
     """The probability of each class for each row of token ids, in the order of ``rows``.
 
-    Rows are batched by length to keep padding small. The model runs in evaluation mode; its mode is restored.
+    Rows are batched by length to keep padding small. The model runs in evaluation mode; its mode is
+    restored.
 
     Args:
         model: Called as ``model(tokens, real)``; returns logits.
@@ -63,9 +78,15 @@ def predict(
         pad_id: The token that fills up short rows.
         batch_size: Rows in one forward pass.
     """
-    require(len(rows) > 0, "no texts", "at least one", "Pass a list with the tokens of each text.")
+    if len(rows) <= 0:
+        raise InputError(
+            got="no texts",
+            expected="at least one",
+            fix="Pass a list with the tokens of each text.",
+        )
     device = next(model.parameters()).device
-    order, parts = [], []
+    order = []
+    parts = []
     with evaluating(model):
         for chosen in in_length_order([len(row) for row in rows], batch_size):
             tokens, real = pad([rows[row] for row in chosen], pad_id)
@@ -87,14 +108,17 @@ class TokenEffect(NamedTuple):
 
 
 @torch.inference_mode()
-def token_effects(classifier: Classifier, text: str, label: int, batch_size: int = 64) -> list[TokenEffect]:
-    """The effect of each token of ``text`` on the probability of class ``label``, by leaving it out::
+def token_effects(
+    classifier: Classifier, text: str, label: int, batch_size: int = 64
+) -> list[TokenEffect]:
+    """The effect of each token of ``text`` on the probability of class ``label``, by leaving it
+    out::
 
         effect[i] = p(label | all tokens) - p(label | all tokens except i)
 
-    A token that is left out is masked like padding: no other token attends to it and it is not pooled. The other tokens
-    keep their positions. Effects do not sum to a fixed value, since tokens interact: if two tokens say the same,
-    leaving out either one may have no effect.
+    A token that is left out is masked like padding: no other token attends to it and it is not
+    pooled. The other tokens keep their positions. Effects do not sum to a fixed value, since tokens
+    interact: if two tokens say the same, leaving out either one may have no effect.
 
     Args:
         classifier: Runs in evaluation mode.
@@ -105,13 +129,19 @@ def token_effects(classifier: Classifier, text: str, label: int, batch_size: int
     Returns:
         One effect for each token in order, without the special tokens that surround every text.
 
-    Source: Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", arXiv
-    1612.08220, section 3.
+    Source: Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation
+    Erasure", arXiv 1612.08220, section 3.
     """
     require_positive(batch_size=batch_size)
     classes = len(classifier.classes)
-    require(0 <= label < classes, f"label = {label}", f"a class from 0 to {classes - 1}", "Pass the index of a class.")
-    tokenizer, encoder = classifier.tokenizer, classifier.encoder
+    if not 0 <= label < classes:
+        raise InputError(
+            got=f"label = {label}",
+            expected=f"a class from 0 to {classes - 1}",
+            fix="Pass the index of a class.",
+        )
+    tokenizer = classifier.tokenizer
+    encoder = classifier.encoder
     (row,) = classifier.rows([text])
     special = set(tokenizer.encode(""))
     positions = [position for position, token in enumerate(row) if token not in special]
@@ -121,7 +151,10 @@ def token_effects(classifier: Classifier, text: str, label: int, batch_size: int
     seen = real.repeat(len(positions) + 1, 1)
     seen[torch.arange(1, len(seen)), positions] = False
     with evaluating(encoder):
-        logits = [encoder(tokens.expand(len(part), -1).to(device), part.to(device)) for part in seen.split(batch_size)]
+        logits = [
+            encoder(tokens.expand(len(part), -1).to(device), part.to(device))
+            for part in seen.split(batch_size)
+        ]
     whole, *without = torch.cat(logits).double().softmax(-1)[:, label].tolist()
     pieces = tokenizer.pieces([row[position] for position in positions])
     return [TokenEffect(piece, whole - rest) for piece, rest in zip(pieces, without, strict=True)]
@@ -130,7 +163,8 @@ def token_effects(classifier: Classifier, text: str, label: int, batch_size: int
 def save_classifier(classifier: Classifier, directory: Path | str) -> None:
     """Write a directory that :func:`load_classifier` reads.
 
-    A directory of an earlier classifier is replaced as a whole, and after an error it is as it was before.
+    A directory of an earlier classifier is replaced as a whole, and after an error it is as it was
+    before.
 
     Raises:
         InputError: If the directory exists and holds anything else.
@@ -145,41 +179,59 @@ def load_classifier(directory: Path | str) -> Classifier:
     """Read a classifier written by :func:`save_classifier`; in evaluation mode.
 
     Args:
-        directory: The classifier's directory, or that of a training run with the classifier in ``encoder``.
+        directory: The classifier's directory, or that of a training run with the classifier in
+            ``encoder``.
     """
     directory = local_path(directory)
     if (directory / ENCODER).is_dir():
         directory = directory / ENCODER
-    expected = "a directory that save_classifier() or the lab 'sentiment' wrote"
-    require(directory.is_dir(), f"no directory {directory}", expected, "Train one: glassformer lab sentiment --quick.")
+    if not directory.is_dir():
+        raise InputError(
+            got=f"no directory {directory}",
+            expected="a directory that save_classifier() or the lab 'sentiment' wrote",
+            fix="Train one: glassformer lab sentiment --quick.",
+        )
     trained = (directory / _CLASSES).exists()
-    fix = "Name its directory; of a classifier of transformers, glassformer.explore(model, tokenizer=...) shows it."
-    require(trained, f"{directory} without {_CLASSES}", "a classifier that was trained here", fix)
+    if not trained:
+        raise InputError(
+            got=f"{directory} without {_CLASSES}",
+            expected="a classifier that was trained here",
+            fix=(
+                "Name its directory; of a classifier of transformers, glassformer.explore(model, "
+                "tokenizer=...) shows it."
+            ),
+        )
     words, names = (read_text(directory / name, inside=True) for name in (_TOKENIZER, _CLASSES))
     tokenizer = tokenizer_from_json(words)
     with in_file(directory / _CLASSES):
         classes = json_value(names)
     encoder = load_encoder(directory)
     head = encoder.config.num_classes
-    require(
-        isinstance(classes, list) and all(isinstance(name, str) for name in classes) and len(classes) == head,
-        f"{directory} with the classes {classes!r} and a head for {head}",
-        "one name for each class of the head",
-        "Train again.",
-    )
-    require(
-        len(set(classes)) == len(classes),
-        f"{directory} with the classes {classes!r}",
-        "a different name for each class",
-        "Train again with other names.",
-    )
-    # Pretrained encoders often pad their embedding to a round number of rows; those with a word tokenizer are ours.
+    if not (
+        isinstance(classes, list)
+        and all(isinstance(name, str) for name in classes)
+        and len(classes) == head
+    ):
+        raise InputError(
+            got=f"{directory} with the classes {classes!r} and a head for {head}",
+            expected="one name for each class of the head",
+            fix="Train again.",
+        )
+    if len(set(classes)) != len(classes):
+        raise InputError(
+            got=f"{directory} with the classes {classes!r}",
+            expected="a different name for each class",
+            fix="Train again with other names.",
+        )
+    # Pretrained encoders often pad their embedding to a round number of rows; those with a word
+    # tokenizer are ours.
     exact = isinstance(tokenizer, WordTokenizer)
-    rows, known = encoder.config.vocab_size, tokenizer.vocab_size
-    require(
-        known == rows or (known < rows and not exact),
-        f"{directory} with a tokenizer of {known:,} tokens",
-        f"{'exactly' if exact else 'at most'} the encoder's {rows:,}",
-        "Take both from the same training run.",
-    )
+    rows = encoder.config.vocab_size
+    known = tokenizer.vocab_size
+    if not (known == rows or (known < rows and not exact)):
+        raise InputError(
+            got=f"{directory} with a tokenizer of {known:,} tokens",
+            expected=f"{'exactly' if exact else 'at most'} the encoder's {rows:,}",
+            fix="Take both from the same training run.",
+        )
     return Classifier(encoder.eval(), tokenizer, tuple(classes))

@@ -44,10 +44,12 @@ _BRANCHES = ("bool", "int", "float", "str")
 
 @dataclass_transform(frozen_default=True)
 def config(cls: type[_Class]) -> type[_Class]:
-    """Make a frozen dataclass whose fields are checked against their annotations, without conversions.
+    """Make a frozen dataclass whose fields are checked against their annotations, without
+    conversions.
 
-    ``True`` is no number, ``1`` no boolean and ``"1"`` neither; NaN and infinity are refused; bounds are annotations
-    such as :data:`Size`. A ``__post_init__`` checks what concerns several fields.
+    ``True`` is no number, ``1`` no boolean and ``"1"`` neither; NaN and infinity are refused;
+    bounds are annotations such as :data:`Size`. A ``__post_init__`` checks what concerns several
+    fields.
 
     Raises (when an instance is made):
         InputError: A field that is unknown, missing or of another type, or outside its bounds.
@@ -81,7 +83,8 @@ class Config:
 
 @functools.cache
 def _adapter(cls: type) -> TypeAdapter[Any]:
-    # Imported for the first instance: the flags of a command are configurations, and --help needs no instance.
+    # Imported for the first instance: the flags of a command are configurations, and --help needs
+    # no instance.
     from pydantic import TypeAdapter
 
     return TypeAdapter(cls)
@@ -97,29 +100,48 @@ def _checked(cls: type, validate: Callable[[TypeAdapter[Any]], Any]) -> Any:
 
 
 def _input_error(cls: type, error: ValidationError) -> InputError:
-    """The first fault that pydantic found; all types of a union that were tried belong to one fault."""
+    """The first fault that pydantic found; all types of a union that were tried belong to one
+    fault.
+    """
     first, *others = error.errors(include_url=False)
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return cause
     fields = {field.name for field in dataclasses.fields(cls)}
-    # pydantic's path also names the branches of a union, such as "tuple[int, ...]", "bool" or "Yarn".
-    path = [part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)]
+    # pydantic's path also names the branches of a union, such as "tuple[int, ...]", "bool" or
+    # "Yarn".
+    path = [
+        part
+        for part in first["loc"]
+        if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)
+    ]
     path = [part for part in path if isinstance(part, int) or part.islower()]
     if path and isinstance(path[0], int):  # a positional argument
         path[0] = dataclasses.fields(cls)[path[0]].name
     name = ".".join(map(str, path))
-    kind, value = first["type"], first["input"]
+    kind = first["type"]
+    value = first["input"]
     if kind == "missing":
         return InputError(f"no {name}", "every required field", f"Pass {name}.")
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        known, close = ", ".join(sorted(fields)), difflib.get_close_matches(name, fields, n=1)
-        fix = f"Did you mean {close[0]}?" if close else f"Remove {name}."
+        known = ", ".join(sorted(fields))
+        close = difflib.get_close_matches(name, fields, n=1)
+        if close:
+            fix = f"Did you mean {close[0]}?"
+        else:
+            fix = f"Remove {name}."
         return InputError(f"the unknown field {name}", f"the fields {known}", fix)
     if not path:
-        return InputError(f"{value!r}", "a configuration as a JSON object", f"Correct it: {first['msg']}.")
-    messages = [first["msg"], *(each["msg"] for each in others if each["loc"][:1] == first["loc"][:1])]
-    expected = " or ".join(dict.fromkeys(each.removeprefix("Input should be ") for each in messages))
+        return InputError(
+            f"{value!r}", "a configuration as a JSON object", f"Correct it: {first['msg']}."
+        )
+    messages = [
+        first["msg"],
+        *(each["msg"] for each in others if each["loc"][:1] == first["loc"][:1]),
+    ]
+    expected = " or ".join(
+        dict.fromkeys(each.removeprefix("Input should be ") for each in messages)
+    )
     for long, plain in _PLAIN.items():
         expected = expected.replace(long, plain)
     return InputError(f"{name} = {value!r}", expected, f"Pass another {name}.")

@@ -21,18 +21,21 @@ _EXTRAS = {
 class InputError(ValueError):
     """An argument that cannot be used: what was got, what was expected, what to change.
 
-    Every public constructor and function raises this (a ``ValueError``) and nothing else for bad input.
+    Every public constructor and function raises this (a ``ValueError``) and nothing else for bad
+    input.
 
     Args:
-        got: The argument with its name: ``"num_kv_heads = 3 with num_heads = 8"``. The first 10,000 characters are
-            kept.
+        got: The argument with its name: ``"num_kv_heads = 3 with num_heads = 8"``. The first 10,000
+            characters are kept.
         expected: What is accepted: ``"a divisor of num_heads"``.
         fix: What to change: ``"Use 1, 2, 4 or 8."``.
     """
 
     def __init__(self, got: str, expected: str, fix: str) -> None:
         got = got if len(got) <= _LONGEST else f"{got[:_LONGEST]}..."
-        self.got, self.expected, self.fix = got, expected, fix
+        self.got = got
+        self.expected = expected
+        self.fix = fix
         super().__init__(f"got {got}; expected {expected}. {fix}")
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
@@ -41,7 +44,8 @@ class InputError(ValueError):
 
 @contextmanager
 def naming_extras(extra: str | None = None) -> Iterator[None]:
-    """Raise :class:`InputError` for an import in the block that fails, naming the extra that brings the package.
+    """Raise :class:`InputError` for an import in the block that fails, naming the extra that brings
+    the package.
 
     ``extra`` is one that brings all that the block needs.
     """
@@ -53,7 +57,9 @@ def naming_extras(extra: str | None = None) -> Iterator[None]:
             raise
         extra = extra or _EXTRAS[package]
         fix = f"Run: pip install 'glassformer[{extra}]'."
-        raise InputError(f"no module {package}", f"the packages of the extra {extra}", fix) from error
+        raise InputError(
+            f"no module {package}", f"the packages of the extra {extra}", fix
+        ) from error
 
 
 def is_panic(error: BaseException) -> bool:
@@ -65,7 +71,9 @@ def is_panic(error: BaseException) -> bool:
 
 
 class CheckpointError(InputError):
-    """A checkpoint that cannot be used: ``got`` names the file and, where it is about tensors, each of them."""
+    """A checkpoint that cannot be used: ``got`` names the file and, where it is about tensors, each
+    of them.
+    """
 
 
 def first_line(error: BaseException) -> str:
@@ -80,39 +88,73 @@ def require(condition: bool, got: str, expected: str, fix: str) -> None:
 
 
 def require_positive(**sizes: int) -> None:
-    """Raise :class:`InputError` naming the first of ``sizes`` that is not a whole number of at least 1."""
+    """Raise :class:`InputError` naming the first of ``sizes`` that is not a whole number of at
+    least 1.
+    """
     for name, size in sizes.items():
         whole = isinstance(size, int) and not isinstance(size, bool)
-        require(whole and size >= 1, f"{name} = {size!r}", "a whole number of at least 1", f"Pass {name} >= 1.")
+        if not (whole and size >= 1):
+            raise InputError(
+                got=f"{name} = {size!r}",
+                expected="a whole number of at least 1",
+                fix=f"Pass {name} >= 1.",
+            )
 
 
 def require_probability(**probabilities: float) -> None:
     """Raise :class:`InputError` naming the first of ``probabilities`` that is not in [0, 1)."""
     for name, value in probabilities.items():
-        require(0 <= value < 1, f"{name} = {value}", "a probability in [0, 1)", "Use 0 to switch it off.")
+        if not 0 <= value < 1:
+            raise InputError(
+                got=f"{name} = {value}",
+                expected="a probability in [0, 1)",
+                fix="Use 0 to switch it off.",
+            )
 
 
 def require_above_zero(**numbers: float) -> None:
     """Raise :class:`InputError` naming the first of ``numbers`` that is not above 0 and finite."""
     for name, number in numbers.items():
-        fix = f"Pass a finite {name} above 0."
-        require(0 < number < float("inf"), f"{name} = {number}", "a finite number above 0", fix)
+        if not 0 < number < float("inf"):
+            raise InputError(
+                got=f"{name} = {number}",
+                expected="a finite number above 0",
+                fix=f"Pass a finite {name} above 0.",
+            )
 
 
 def require_heads(num_heads: int, **widths: int) -> None:
-    """Raise :class:`InputError` naming the first of ``widths`` that is not a multiple of ``num_heads``."""
+    """Raise :class:`InputError` naming the first of ``widths`` that is not a multiple of
+    ``num_heads``.
+    """
     for name, width in widths.items():
-        got, fix = f"{name} = {width} with num_heads = {num_heads}", f"Each head has {name} / num_heads coordinates."
-        require(width % num_heads == 0, got, "a multiple of num_heads", fix)
+        if width % num_heads != 0:
+            raise InputError(
+                got=f"{name} = {width} with num_heads = {num_heads}",
+                expected="a multiple of num_heads",
+                fix=f"Each head has {name} / num_heads coordinates.",
+            )
 
 
 def require_groups(num_heads: int, num_kv_heads: int) -> None:
-    """Raise :class:`InputError` if the heads are not in groups of one size, each with a key-value head."""
-    got, fix = f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}", "Each serves an equal number of heads."
-    require(num_heads % num_kv_heads == 0, got, "a divisor of num_heads", fix)
+    """Raise :class:`InputError` if the heads are not in groups of one size, each with a key-value
+    head.
+    """
+    if num_heads % num_kv_heads != 0:
+        raise InputError(
+            got=f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}",
+            expected="a divisor of num_heads",
+            fix="Each serves an equal number of heads.",
+        )
 
 
 def require_width(width: int, hidden_dim: int) -> None:
-    """Raise :class:`InputError` if an input's last axis has another size than the layer was built with."""
-    got = f"input of width {width}"
-    require(width == hidden_dim, got, f"hidden_dim = {hidden_dim}", "Build the layer with the width of its input.")
+    """Raise :class:`InputError` if an input's last axis has another size than the layer was built
+    with.
+    """
+    if width != hidden_dim:
+        raise InputError(
+            got=f"input of width {width}",
+            expected=f"hidden_dim = {hidden_dim}",
+            fix="Build the layer with the width of its input.",
+        )

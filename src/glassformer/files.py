@@ -1,12 +1,15 @@
-"""Paths that users name, and directories and files that are complete or absent, whenever the process or machine dies.
+"""Paths that users name, and directories and files that are complete or absent, whenever the
+process or machine dies.
 
-:func:`local_path` gives the meaning of a path everywhere. What the library did not write is never removed: a place that
-is taken is written only where :class:`Written` or a function recognises what stands there.
+:func:`local_path` gives the meaning of a path everywhere. What the library did not write is never
+removed: a place that is taken is written only where :class:`Written` or a function recognises what
+stands there.
 
-What is new is written beside its place under a hidden name, flushed to the disk, and then renamed: a rename is atomic,
-so a reader sees the old state or the new one. A directory that replaces another needs two renames: readers find it by
-:func:`standing`, and :func:`recover` finishes the pair if the process died between them. Of several processes that
-write one place each waits for its turn, but not on Windows.
+What is new is written beside its place under a hidden name, flushed to the disk, and then renamed:
+a rename is atomic, so a reader sees the old state or the new one. A directory that replaces another
+needs two renames: readers find it by
+:func:`standing`, and :func:`recover` finishes the pair if the process died between them. Of several
+processes that write one place each waits for its turn, but not on Windows.
 """
 
 import os
@@ -20,7 +23,7 @@ from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.text import shown
 
 try:
@@ -30,10 +33,14 @@ except ImportError:  # Windows
 
 _PARTIAL = ".glassformer-partial"
 _REPLACED = ".glassformer-replaced"
-_TRIES, _PAUSE = 20, 0.01
-"""How often, and how many seconds apart, it is looked whether a directory that is being replaced is there."""
+_TRIES = 20
+_PAUSE = 0.01
+"""How often, and how many seconds apart, it is looked whether a directory that is being replaced is
+there.
+"""
 _SILENT = 500
-"""How often, as far apart, it is looked whether another process has written, before a line says so."""
+"""How often, as far apart, it is looked whether another process has written, before a line says so.
+"""
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
@@ -46,16 +53,25 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     """
     text = os.fspath(path)
     if not text:
-        raise InputError("an empty path", "the path of a file or directory", "Name it; '.' is the working directory.")
+        raise InputError(
+            "an empty path",
+            "the path of a file or directory",
+            "Name it; '.' is the working directory.",
+        )
     path = Path(text)
     if not text.startswith("~"):
-        # "./~name" is a name here: without its dot it would become a home directory the next time it is read.
-        return path.absolute() if path.parts[:1] and path.parts[0].startswith("~") else path
+        # "./~name" is a name here: without its dot it would become a home directory the next time
+        # it is read.
+        if path.parts[:1] and path.parts[0].startswith("~"):
+            return path.absolute()
+        return path
     try:
         return path.expanduser()
     except RuntimeError as error:
         fix = f"Check the name. A file of this name here is './{shown(Path(text))}'."
-        raise InputError(f"{shown(Path(text))}, of no user of this machine", "~ or ~user of a user", fix) from error
+        raise InputError(
+            f"{shown(Path(text))}, of no user of this machine", "~ or ~user of a user", fix
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -73,35 +89,44 @@ class Written:
     recognises: Callable[[Path], bool]
 
     def foreign_entries(self, directory: Path) -> list[str]:
-        """Return the sorted names of what stands in ``directory`` and is no file of this kind of directory."""
+        """Return the sorted names of what stands in ``directory`` and is no file of this kind of
+        directory.
+        """
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if not self._names_file(entry))
 
     def _names_file(self, entry: os.DirEntry[str]) -> bool:
-        return entry.is_file(follow_symlinks=False) and any(fnmatchcase(entry.name, name) for name in self.names)
+        return entry.is_file(follow_symlinks=False) and any(
+            fnmatchcase(entry.name, name) for name in self.names
+        )
 
 
 @contextmanager
 def new_directory(path: Path, *, replaces: Written | None = None) -> Iterator[Path]:
-    """Write a directory so that ``path`` is complete or absent: ``with new_directory(path) as draft: ...``.
+    """Write a directory so that ``path`` is complete or absent: ``with new_directory(path) as
+    draft: ...``.
 
-    The block fills ``draft``, an empty directory beside ``path``. When the block ends, everything in it is flushed to
-    the disk and ``draft`` becomes ``path``. When the block raises, ``draft`` is removed and ``path`` stays as it was.
+    The block fills ``draft``, an empty directory beside ``path``. When the block ends, everything
+    in it is flushed to the disk and ``draft`` becomes ``path``. When the block raises, ``draft`` is
+    removed and ``path`` stays as it was.
 
     Args:
         path: The directory to make, or a link to it. Its parents are made where missing.
-        replaces: The kind of directory that ``path`` may be already; it is then replaced as a whole. So is an empty
+        replaces: The kind of directory that ``path`` may be already; it is then replaced as a
+            whole. So is an empty
             one. None: nothing may be there.
 
     Raises:
-        InputError: If ``path`` is taken by anything else, even by a directory of the right kind with one more file in
-            it, or if it holds the working directory.
+        InputError: If ``path`` is taken by anything else, even by a directory of the right kind
+            with one more file in it, or if it holds the working directory.
     """
     path = path.resolve()
     draft = _beside(path, _PARTIAL)
     try:
         turn = _turn(draft, directory=True)
-    except OSError:  # a parent that may not be written; what stands at ``path`` is the first thing to change
+    except (
+        OSError
+    ):  # a parent that may not be written; what stands at ``path`` is the first thing to change
         require_replaceable_directory(path, replaces)
         raise
     with turn:
@@ -131,24 +156,35 @@ def new_directory(path: Path, *, replaces: Written | None = None) -> Iterator[Pa
 
 
 def require_replaceable_directory(path: Path, replaces: Written | None) -> None:
-    """Check that :func:`new_directory` may write ``path``: it is free, empty, or of the kind ``replaces``."""
+    """Check that :func:`new_directory` may write ``path``: it is free, empty, or of the kind
+    ``replaces``.
+    """
     if not os.path.lexists(path):
         return
     fix = "Choose another path, or remove the old one."
     if replaces is None or not path.is_dir() or Path.cwd().is_relative_to(path):
-        raise InputError(f"{shown(path)}, which exists already", "a directory that is not there yet", fix)
+        raise InputError(
+            f"{shown(path)}, which exists already", "a directory that is not there yet", fix
+        )
     expected = f"a new directory, or {replaces.kind} to replace"
     if foreign := replaces.foreign_entries(path):
         names = ", ".join(shown(Path(name)) for name in foreign[:3])
-        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        if len(foreign) > 3:
+            more = f" and {len(foreign) - 3} more"
+        else:
+            more = ""
         got = f"{shown(path)}, which exists already and holds {names}{more}"
         raise InputError(got, expected, "Choose another path, or move these files away.")
     if any(path.iterdir()) and not replaces.recognises(path):
-        raise InputError(f"{shown(path)}, which exists already and is not {replaces.kind}", expected, fix)
+        raise InputError(
+            f"{shown(path)}, which exists already and is not {replaces.kind}", expected, fix
+        )
 
 
 def _turn(draft: Path, *, directory: bool) -> ExitStack:
-    """Make ``draft``, or take what a killed process left; until what is returned is closed, no other process does."""
+    """Make ``draft``, or take what a killed process left; until what is returned is closed, no
+    other process does.
+    """
     while True:
         draft.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
@@ -171,12 +207,17 @@ def _lock(handle: int, draft: Path) -> None:
             return
         except BlockingIOError:
             if waited == _SILENT:
-                print(f"glassformer: waiting for another process, which writes {shown(draft)}", file=sys.stderr)
+                print(
+                    f"glassformer: waiting for another process, which writes {shown(draft)}",
+                    file=sys.stderr,
+                )
             time.sleep(_PAUSE)
 
 
 def remove_directory(path: Path) -> None:
-    """Remove ``path`` so that no half-emptied directory ever stands under its name. A missing ``path`` is no error."""
+    """Remove ``path`` so that no half-emptied directory ever stands under its name. A missing
+    ``path`` is no error.
+    """
     if path.exists():
         doomed = _beside(path, _PARTIAL)
         shutil.rmtree(doomed, ignore_errors=True)
@@ -186,23 +227,30 @@ def remove_directory(path: Path) -> None:
 
 def set_aside(path: Path) -> Path:
     """Rename ``path`` to ``path-1``, or to the first such name that is free, and return that."""
-    aside = next(each for number in count(1) if not os.path.lexists(each := Path(f"{path}-{number}")))
+    aside = next(
+        each for number in count(1) if not os.path.lexists(each := Path(f"{path}-{number}"))
+    )
     os.replace(path, aside)
     return aside
 
 
 def recover(path: Path) -> None:
-    """Bring back the old ``path`` if a process died after moving it away and before moving the new one in."""
+    """Bring back the old ``path`` if a process died after moving it away and before moving the new
+    one in.
+    """
     replaced = _beside(path, _REPLACED)
     if replaced.exists():
         if path.exists():
-            shutil.rmtree(replaced, ignore_errors=True)  # which the process that replaced it may be doing too
+            shutil.rmtree(
+                replaced, ignore_errors=True
+            )  # which the process that replaced it may be doing too
         else:
             os.replace(replaced, path)
 
 
 def standing(path: Path) -> Path:
-    """``path``; or the old one beside it where a process died between moving it away and moving the new one in.
+    """``path``; or the old one beside it where a process died between moving it away and moving the
+    new one in.
 
     Where a process is only just between the two, this waits until the new one is there.
     """
@@ -215,7 +263,9 @@ def standing(path: Path) -> Path:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove the drafts that killed processes left in ``parent``. Call it only while no process writes there."""
+    """Remove the drafts that killed processes left in ``parent``. Call it only while no process
+    writes there.
+    """
     for draft in parent.glob(f".*{_PARTIAL}"):
         _remove(draft)
 
@@ -227,14 +277,17 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def new_file(path: Path, *, replaces: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """Write a file so that ``path`` is the old or the whole new one: ``with new_file(path) as draft: ...``.
+    """Write a file so that ``path`` is the old or the whole new one: ``with new_file(path) as
+    draft: ...``.
 
-    The block writes the file ``draft`` beside ``path``. When the block ends, it is flushed to the disk and becomes
-    ``path``. When the block raises, ``draft`` is removed and ``path`` stays as it was.
+    The block writes the file ``draft`` beside ``path``. When the block ends, it is flushed to the
+    disk and becomes ``path``. When the block raises, ``draft`` is removed and ``path`` stays as it
+    was.
 
     Args:
         path: The file to make or to replace. Its parents are made where missing.
-        replaces: Whether a file that stands there may be replaced, for a path that a user names; a link is then
+        replaces: Whether a file that stands there may be replaced, for a path that a user names; a
+            link is then
             followed. None: it may, for a path in a directory that the library itself made.
 
     Raises:
@@ -283,7 +336,9 @@ def no_file(path: Path) -> bool:
 
 
 def holds(path: Path, mark: bytes, size: int) -> bool:
-    """Whether ``mark`` stands in the first ``size`` bytes of a file, or in the last ``-size`` bytes."""
+    """Whether ``mark`` stands in the first ``size`` bytes of a file, or in the last ``-size``
+    bytes.
+    """
     try:
         with path.open("rb") as file:
             if size < 0:
@@ -294,14 +349,25 @@ def holds(path: Path, mark: bytes, size: int) -> bool:
 
 
 def require_absent(path: Path, overwrite: bool = False) -> None:
-    """Check that ``path`` may be written: nothing is there, or with ``overwrite`` a regular file or a directory."""
-    fix = "Choose another one." if overwrite else "Choose another one, or pass --overwrite."
+    """Check that ``path`` may be written: nothing is there, or with ``overwrite`` a regular file or
+    a directory.
+    """
+    if overwrite:
+        fix = "Choose another one."
+    else:
+        fix = "Choose another one, or pass --overwrite."
     free = not os.path.lexists(path) or (overwrite and (path.is_file() or path.is_dir()))
-    require(free, f"{shown(path)}, which is there already", "a new name", fix)
+    if not free:
+        raise InputError(
+            got=f"{shown(path)}, which is there already",
+            expected="a new name",
+            fix=fix,
+        )
 
 
 def write_text(path: Path, text: str, *, replaces: Callable[[Path], bool] | None = None) -> None:
-    """Write ``text`` (UTF-8) to the file ``path`` so that it holds the old text or the whole new one, never a part.
+    """Write ``text`` (UTF-8) to the file ``path`` so that it holds the old text or the whole new
+    one, never a part.
 
     ``replaces`` is that of :func:`new_file`.
     """
@@ -314,7 +380,9 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _flush(path: Path) -> None:
-    """Wait until the file or the directory listing ``path`` is on the disk, not only in the system's memory."""
+    """Wait until the file or the directory listing ``path`` is on the disk, not only in the
+    system's memory.
+    """
     if fcntl is None:  # Windows opens no directory, and flushes no file that is open for reading
         return
     handle = os.open(path, os.O_RDONLY)
@@ -325,26 +393,34 @@ def _flush(path: Path) -> None:
 
 
 def _share(path: Path, mode: int) -> None:
-    """Let those read and write ``path`` who may by ``mode``: safetensors makes files that are their user's alone."""
+    """Let those read and write ``path`` who may by ``mode``: safetensors makes files that are their
+    user's alone.
+    """
     now = path.stat().st_mode
     if mode & 0o666 & ~now:
         path.chmod(now | mode & 0o666)
 
 
 _TRUSTED = {Path(__file__).parent}
-"""Directories of installed packages. An installer may make links of their files: uv, Nix, Bazel, ``cp -rs``."""
+"""Directories of installed packages. An installer may make links of their files: uv, Nix, Bazel,
+``cp -rs``.
+"""
 
 
 def trust(directory: Path) -> None:
-    """Trust the files of a directory that an installed package holds, wherever links among them lead."""
+    """Trust the files of a directory that an installed package holds, wherever links among them
+    lead.
+    """
     _TRUSTED.add(directory)
 
 
 def lies_inside(file: Path) -> bool:
-    """Whether ``file`` may be read as a part of the directory that it is in, wherever that comes from.
+    """Whether ``file`` may be read as a part of the directory that it is in, wherever that comes
+    from.
 
-    It may if it is no link, or a link to a file of the same directory or to a file of the Hugging Face hub's cache,
-    ``models--OWNER--NAME/blobs/HASH``, which holds nothing but downloads. In an installed package any link may.
+    It may if it is no link, or a link to a file of the same directory or to a file of the Hugging
+    Face hub's cache, ``models--OWNER--NAME/blobs/HASH``, which holds nothing but downloads. In an
+    installed package any link may.
     """
     place = Path(os.path.abspath(file))
     if any(place.is_relative_to(directory) for directory in _TRUSTED):

@@ -1,4 +1,6 @@
-"""Memory that this process may take: of the machine, of its control groups, and of its own resource limits."""
+"""Memory that this process may take: of the machine, of its control groups, and of its own resource
+limits.
+"""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +25,8 @@ class Memory:
     Attributes:
         total: The least of the machine's memory and of all limits on this process.
         free: The part of it that is free now, without swapping. The file cache counts as free.
-        with_swap: ``free`` with the swap space that is free. A process that takes more is ended, or gets an error.
+        with_swap: ``free`` with the swap space that is free. A process that takes more is ended, or
+            gets an error.
     """
 
     total: int | None
@@ -35,8 +38,8 @@ def process_memory(root: Path = Path("/")) -> Memory:
     """Return the memory that this process may take: the least of all that limits it.
 
     - the machine: its memory, and what ``/proc/meminfo`` says is available;
-    - its control group and all groups above it, of version 1 and 2: ``memory.max`` and ``memory.high``, or
-      ``memory.limit_in_bytes``, less what the group uses;
+    - its control group and all groups above it, of version 1 and 2: ``memory.max`` and
+      ``memory.high``, or ``memory.limit_in_bytes``, less what the group uses;
     - ``RLIMIT_AS`` and ``RLIMIT_DATA``, less the size of this process.
 
     Args:
@@ -58,7 +61,9 @@ def _machine(root: Path) -> Memory:
     total = None
     if {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= getattr(os, "sysconf_names", {}).keys():
         pages = os.sysconf("SC_PHYS_PAGES")
-        total = pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None
+        total = None
+        if pages > 0:
+            total = pages * os.sysconf("SC_PAGE_SIZE")
     sizes = _kilobytes(root / "proc" / "meminfo")
     free = sizes.get("MemAvailable")
     return Memory(total, free, None if free is None else free + sizes.get("SwapFree", 0))
@@ -69,7 +74,9 @@ def _version_2(root: Path) -> Iterator[Memory]:
         for group in _groups(mount, _own_group(root, "")):
             limits = [_number(group / name) for name in ("memory.max", "memory.high")]
             statistics = _statistics(group)
-            used = (_number(group / "memory.current") or 0) - sum(statistics.get(name, 0) for name in _FILE_CACHE)
+            used = (_number(group / "memory.current") or 0) - sum(
+                statistics.get(name, 0) for name in _FILE_CACHE
+            )
             swap_limit = _number(group / "memory.swap.max")
             swap = _swap(root, swap_limit, _number(group / "memory.swap.current") or 0)
             yield _limited(_least(iter(limits)), used, swap)
@@ -79,8 +86,13 @@ def _version_1(root: Path) -> Iterator[Memory]:
     for group in _groups(root / "sys/fs/cgroup/memory", _own_group(root, "memory")):
         statistics = _statistics(group)
         # The second is that of the groups above, of which a container may see none.
-        limits = [_number(group / "memory.limit_in_bytes"), statistics.get("hierarchical_memory_limit")]
-        used = (_number(group / "memory.usage_in_bytes") or 0) - sum(statistics.get(name, 0) for name in _FILE_CACHE_V1)
+        limits = [
+            _number(group / "memory.limit_in_bytes"),
+            statistics.get("hierarchical_memory_limit"),
+        ]
+        used = (_number(group / "memory.usage_in_bytes") or 0) - sum(
+            statistics.get(name, 0) for name in _FILE_CACHE_V1
+        )
         limit = _least(size for size in limits if size is not None and size < _NO_LIMIT)
         both = _number(group / "memory.memsw.limit_in_bytes")
         swap = _swap(root, None if both is None or limit is None else both - limit, 0)
@@ -110,7 +122,9 @@ def _swap(root: Path, limit: int | None, used: int) -> int:
 
 
 def _own_group(root: Path, controller: str) -> PurePosixPath | None:
-    """Return the path of this process's group: of a controller of version 1, or for "" of version 2."""
+    """Return the path of this process's group: of a controller of version 1, or for "" of version
+    2.
+    """
     for line in _lines(root / "proc" / "self" / "cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controller in controllers.split(","):
@@ -133,13 +147,19 @@ def _statistics(group: Path) -> dict[str, int]:
 def _kilobytes(file: Path) -> dict[str, int]:
     """Return the sizes in a file of lines such as ``MemFree: 12 kB``, in bytes."""
     words = (line.split() for line in _lines(file))
-    return {line[0].rstrip(":"): int(line[1]) * 1024 for line in words if len(line) == 3 and line[2] == "kB"}
+    return {
+        line[0].rstrip(":"): int(line[1]) * 1024
+        for line in words
+        if len(line) == 3 and line[2] == "kB"
+    }
 
 
 def _number(file: Path) -> int | None:
     """Return the number in a file; None if there is none, as in ``max``."""
     lines = _lines(file)
-    return int(lines[0]) if lines and lines[0].strip().isdecimal() else None
+    if lines and lines[0].strip().isdecimal():
+        return int(lines[0])
+    return None
 
 
 def _lines(file: Path) -> list[str]:

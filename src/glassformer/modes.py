@@ -13,8 +13,8 @@ from torch import nn
 def keeping_modes(model: nn.Module) -> Iterator[None]:
     """Give each module of ``model`` the mode it had before the ``with`` block, when the block ends.
 
-    A block that was in evaluation mode inside a model in training mode (a frozen block, for example) is in evaluation
-    mode again.
+    A block that was in evaluation mode inside a model in training mode (a frozen block, for
+    example) is in evaluation mode again.
     """
     modes = [(vars(module), {"training": module.training}) for module in model.modules()]
     try:
@@ -25,7 +25,9 @@ def keeping_modes(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put ``model`` into evaluation mode within the ``with`` block; afterwards as :func:`keeping_modes`."""
+    """Put ``model`` into evaluation mode within the ``with`` block; afterwards as
+    :func:`keeping_modes`.
+    """
     with keeping_modes(model):
         model.eval()
         yield
@@ -33,7 +35,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's generator of the CPU within the ``with`` block; afterwards it goes on from where it was."""
+    """Seed torch's generator of the CPU within the ``with`` block; afterwards it goes on from where
+    it was.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

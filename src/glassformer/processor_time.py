@@ -1,8 +1,9 @@
 """Limits of processor time, which give one verdict on a fast, a slow and a busy machine.
 
-Time by the clock passes while other programs run and while a laptop sleeps. The processor time of a thread does not,
-but it is longer on a slower processor. Therefore all limits are in seconds of a reference machine: a machine that
-takes longer for a fixed piece of work is given more, in proportion.
+Time by the clock passes while other programs run and while a laptop sleeps. The processor time of a
+thread does not, but it is longer on a slower processor. Therefore all limits are in seconds of a
+reference machine: a machine that takes longer for a fixed piece of work is given more, in
+proportion.
 """
 
 import signal
@@ -12,7 +13,8 @@ import time
 from types import FrameType, TracebackType
 
 REFERENCE = 0.0012
-"""Seconds that the fixed work takes on the reference machine, a Xeon of 2.5 GHz with Python 3.11."""
+"""Seconds that the fixed work takes on the reference machine, a Xeon of 2.5 GHz with Python 3.11.
+"""
 WAITING = 30
 """A block that computes nothing ends after this many times its limit by the clock."""
 _TICK = 0.25
@@ -36,19 +38,25 @@ def slowness() -> float:
 
 
 def allowed(seconds: float) -> float:
-    """Processor seconds of this machine, as fast as it is now, for ``seconds`` of the reference machine."""
+    """Processor seconds of this machine, as fast as it is now, for ``seconds`` of the reference
+    machine.
+    """
     return seconds * slowness()
 
 
 class Budget:
-    """Processor time of the thread that makes it: ``seconds`` of the reference machine, from now on."""
+    """Processor time of the thread that makes it: ``seconds`` of the reference machine, from now
+    on.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = self._limit = seconds
         self._start = time.thread_time()
 
     def is_over(self) -> bool:
-        """Whether the thread has used it up. The machine's speed is measured only where that decides."""
+        """Whether the thread has used it up. The machine's speed is measured only where that
+        decides.
+        """
         used = time.thread_time() - self._start
         if used > self._limit:
             self._limit = max(self._limit, allowed(self.seconds))
@@ -60,13 +68,16 @@ class TooLong(BaseException):
 
 
 class ProcessorLimit:
-    """Raise :class:`TooLong` in blocks that together use more than ``seconds`` of the reference machine's processor.
+    """Raise :class:`TooLong` in blocks that together use more than ``seconds`` of the reference
+    machine's processor.
 
-    It may be entered any number of times, by the main thread. Counted is the time of this thread alone. Imports are
-    neither counted nor interrupted. A block that waits for something, such as a lock, uses no processor: it ends after
-    ``WAITING`` times the limit by the clock, in which a stopped process and a sleeping laptop do not count.
+    It may be entered any number of times, by the main thread. Counted is the time of this thread
+    alone. Imports are neither counted nor interrupted. A block that waits for something, such as a
+    lock, uses no processor: it ends after ``WAITING`` times the limit by the clock, in which a
+    stopped process and a sleeping laptop do not count.
 
-    Signals interrupt the block, so there is no limit on Windows and in threads other than the main one.
+    Signals interrupt the block, so there is no limit on Windows and in threads other than the main
+    one.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -78,19 +89,24 @@ class ProcessorLimit:
         self.exceeded = False
 
     def __enter__(self) -> "ProcessorLimit":
-        self._watches = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+        self._watches = (
+            hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+        )
         if self._watches:
             self._block: FrameType | None = sys._getframe(1)
             self._entered = time.monotonic()
             self._since = time.thread_time()
             self._handler = signal.signal(signal.SIGALRM, self._check)
-            # While a process is stopped at most one tick is due, so ticks count the time in which it is not. They
-            # go on after the limit, in case that the block catches the error.
+            # While a process is stopped at most one tick is due, so ticks count the time in which
+            # it is not. They go on after the limit, in case that the block catches the error.
             self._timer = signal.setitimer(signal.ITIMER_REAL, self._tick, self._tick)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if not self._watches:
             return

@@ -13,8 +13,8 @@ def progress_bar(show: bool | None, **options: Any) -> tqdm:
     """A bar on standard error that appears after :data:`DELAY` seconds and leaves nothing behind.
 
     Args:
-        show: None: where standard error is a terminal or a notebook's output. The environment variable
-            ``TQDM_DISABLE=1`` then hides it too.
+        show: None: where standard error is a terminal or a notebook's output. The environment
+            variable ``TQDM_DISABLE=1`` then hides it too.
         options: Those of ``tqdm``: ``iterable`` or ``total``, ``desc``, ``unit``, ``unit_scale``.
     """
     options = {"delay": DELAY, "leave": False, "dynamic_ncols": True} | options

@@ -1,4 +1,6 @@
-"""Text from untrusted sources, made safe to print on one line, and bounds as text that do not promise too much."""
+"""Text from untrusted sources, made safe to print on one line, and bounds as text that do not
+promise too much.
+"""
 
 import difflib
 import math
@@ -20,7 +22,9 @@ def close_name(name: str, known: Iterable[str]) -> str | None:
 def known_name(name: str, known: Sequence[str]) -> str:
     """A sentence that says which of ``known`` the unknown ``name`` may have meant, or lists them."""
     close = close_name(name, known)
-    return f"Known are {', '.join(known)}." if close is None else f"Did you mean '{close}'?"
+    if close is None:
+        return f"Known are {', '.join(known)}."
+    return f"Did you mean '{close}'?"
 
 
 def shown(path: Path) -> str:
@@ -33,13 +37,16 @@ def one_line(text: str, longest: int | None = None) -> str:
     """``text`` on one line: white space becomes single spaces, and control characters are escaped.
 
     Args:
-        longest: Characters of the result, at least 4; more are cut and end with "...". None: no limit.
+        longest: Characters of the result, at least 4; more are cut and end with "...". None: no
+            limit.
     """
     words = " ".join(text.split())
     if longest is not None:
         words = words[: longest + 1]
     line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
-    return line if longest is None or len(line) <= longest else line[: longest - 3] + "..."
+    if longest is None or len(line) <= longest:
+        return line
+    return line[: longest - 3] + "..."
 
 
 def short(text: str) -> str:
@@ -52,13 +59,20 @@ def byte_size(number: int) -> str:
     for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if number >= 0.9995 * size:
             scaled = number / size
-            decimals = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+            if scaled < 9.995:
+                decimals = 2
+            elif scaled < 99.95:
+                decimals = 1
+            else:
+                decimals = 0
             return f"{scaled:,.{decimals}f} {unit}"
     return f"{number} B"
 
 
 def rounded_up(bound: float, digits: int) -> str:
-    """An upper bound with so many significant digits, never below it: 4.981e-10 with three is "4.99e-10"."""
+    """An upper bound with so many significant digits, never below it: 4.981e-10 with three is
+    "4.99e-10".
+    """
     return _rounded(bound, digits, ROUND_CEILING)
 
 

@@ -1,4 +1,6 @@
-"""What the tests of the attention view share: what the server answers, and where a cell lies on the page."""
+"""What the tests of the attention view share: what the server answers, and where a cell lies on the
+page.
+"""
 
 import json
 from collections.abc import Callable
@@ -26,13 +28,20 @@ class Reading:
     def rows(self, query: int, part: str | None = None, passed: bool = False) -> np.ndarray:
         """[layer, head, key]."""
         stack = self.stack(part)
-        answer = self.backend.answer("rows", m.AskRows(run=self.run.run, part=stack.part, query=query, passed=passed))
+        answer = self.backend.answer(
+            "rows", m.AskRows(run=self.run.run, part=stack.part, query=query, passed=passed)
+        )
         return np.frombuffer(answer, "<f4").reshape(stack.layers, stack.heads, stack.keys)
 
 
 def address(page: Page) -> dict[str, str]:
-    """What stands in the page's address now. What is chosen is written there a moment later: see ``state``."""
-    return {name: values[0] for name, values in parse_qs(page.evaluate("location.hash.slice(1)")).items()}
+    """What stands in the page's address now. What is chosen is written there a moment later: see
+    ``state``.
+    """
+    return {
+        name: values[0]
+        for name, values in parse_qs(page.evaluate("location.hash.slice(1)")).items()
+    }
 
 
 def state(page: Page, so: Callable[[dict[str, str]], bool]) -> dict[str, str]:
@@ -51,8 +60,10 @@ def cell_at(page: Page, query: int, key: int, size: tuple[int, int], which: int 
     """Where a cell of a whole matrix of (queries, keys) lies within its map."""
     cells = page.locator(".cell-map").nth(which)
     box = cells.bounding_box()
-    left, top = float(cells.get_attribute("data-left") or 0), float(cells.get_attribute("data-top") or 0)
-    across, down = (box["width"] - left - 2) / size[1], (box["height"] - top - 2) / size[0]
+    left = float(cells.get_attribute("data-left") or 0)
+    top = float(cells.get_attribute("data-top") or 0)
+    across = (box["width"] - left - 2) / size[1]
+    down = (box["height"] - top - 2) / size[0]
     return {"x": left + (key + 0.5) * across, "y": top + (query + 0.5) * down}
 
 

@@ -14,7 +14,15 @@ import pytest
 pytest.importorskip("playwright", reason="no playwright: pip install 'glassformer[dev]'")
 pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'glassformer[explore]'")
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Page,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 from serving import Served
 
@@ -22,10 +30,20 @@ ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE = {"viewport": {"width": 1440, "height": 900}}
-PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "has_touch": True, "is_mobile": True}
-LOOKS = ("wide", *(pytest.param(look, marks=pytest.mark.slow) for look in ("dark", "phone", "phone-dark")))
+PHONE = {
+    "viewport": {"width": 390, "height": 844},
+    "device_scale_factor": 2,
+    "has_touch": True,
+    "is_mobile": True,
+}
+LOOKS = (
+    "wide",
+    *(pytest.param(look, marks=pytest.mark.slow) for look in ("dark", "phone", "phone-dark")),
+)
 PATIENCE = 180_000
-"""Milliseconds after which something that a test waits for counts as missing, on the slowest machine."""
+"""Milliseconds after which something that a test waits for counts as missing, on the slowest
+machine.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +57,9 @@ def backend() -> Any:
 
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[[Any], Served]]:
-    """``serve(explorer)``: a server of its own, for a test that stops it or shows models of its own."""
+    """``serve(explorer)``: a server of its own, for a test that stops it or shows models of its
+    own.
+    """
     begun: list[Served] = []
 
     def serve(backend: Any) -> Served:
@@ -59,24 +79,40 @@ def served(serve: Callable[[Any], Served], backend: Any) -> str:
     return serve(backend).address
 
 
-# For the package alone: playwright keeps an event loop in this thread, which other tests could not bear.
+# For the package alone: playwright keeps an event loop in this thread, which other tests could not
+# bear.
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip(f"none of {', '.join(BROWSERS)} on the PATH: apt-get install chromium")
-    flags = ["no-sandbox", "disable-gpu", "disable-sync", "force-color-profile=srgb", "font-render-hinting=none"]
-    flags += ["disable-quic", "no-first-run", "disable-background-networking", "disable-component-update"]
+    flags = [
+        "no-sandbox",
+        "disable-gpu",
+        "disable-sync",
+        "force-color-profile=srgb",
+        "font-render-hinting=none",
+    ]
+    flags += [
+        "disable-quic",
+        "no-first-run",
+        "disable-background-networking",
+        "disable-component-update",
+    ]
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=[f"--{flag}" for flag in flags])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=[f"--{flag}" for flag in flags]
+        )
         yield browser
         browser.close()
 
 
 @dataclass
 class Watch:
-    """What went wrong in a test's pages. ``forgive`` names, as a pattern, what the test brings about itself."""
+    """What went wrong in a test's pages. ``forgive`` names, as a pattern, what the test brings
+    about itself.
+    """
 
     faults: list[str] = field(default_factory=list)
     forgiven: list[str] = field(default_factory=list)
@@ -89,7 +125,11 @@ class Watch:
             self.faults.append(f"console {message.type}: {message.text}")
 
     def unforgiven(self) -> list[str]:
-        return [fault for fault in self.faults if not any(re.search(each, fault) for each in self.forgiven)]
+        return [
+            fault
+            for fault in self.faults
+            if not any(re.search(each, fault) for each in self.forgiven)
+        ]
 
 
 @pytest.fixture
@@ -102,16 +142,22 @@ Open = Callable[..., Page]
 
 @pytest.fixture
 def open_page(browser: Browser, watch: Watch) -> Iterator[Open]:
-    """``open_page(phone=False, dark=False, **options of a browser's context)``: an empty page of a fresh visitor.
+    """``open_page(phone=False, dark=False, **options of a browser's context)``: an empty page of a
+    fresh visitor.
 
-    The test fails in the end when a page told an error or a warning on its console, threw one, or asked for anything
-    that is not on this machine.
+    The test fails in the end when a page told an error or a warning on its console, threw one, or
+    asked for anything that is not on this machine.
     """
     contexts = []
 
     def open_page(*, phone: bool = False, dark: bool = False, **options: Any) -> Page:
         size = PHONE if phone else WIDE
-        settings = {"color_scheme": "dark" if dark else "light", "reduced_motion": "reduce", **size, **options}
+        settings = {
+            "color_scheme": "dark" if dark else "light",
+            "reduced_motion": "reduce",
+            **size,
+            **options,
+        }
         context = browser.new_context(**settings)
         contexts.append(context)
         context.set_default_timeout(PATIENCE)
@@ -148,7 +194,9 @@ Go = Callable[..., None]
 
 @pytest.fixture
 def go(served: str) -> Go:
-    """``go(page, model="recurrence", view="sampling", ...)``: open the page in a state, and wait until it is shown."""
+    """``go(page, model="recurrence", view="sampling", ...)``: open the page in a state, and wait
+    until it is shown.
+    """
 
     def go(page: Page, **state: object) -> None:
         # The same address again, or another place in it, would load nothing.
@@ -160,7 +208,9 @@ def go(served: str) -> Go:
 
 
 def showing(selector: str, **usual: object) -> Callable[..., Go]:
-    """The fixture ``show(page, ...)``: as ``go``, in this state but for what is given, until something is there."""
+    """The fixture ``show(page, ...)``: as ``go``, in this state but for what is given, until
+    something is there.
+    """
 
     @pytest.fixture
     def show(go: Go) -> Go:
@@ -182,8 +232,8 @@ def settled(page: Page) -> None:
 def eventually(page: Page, happened: Callable[[], bool]) -> None:
     """Wait until it has.
 
-    Playwright's own ``wait_for_function`` evaluates text within the page, which the page's content security policy
-    rightly refuses.
+    Playwright's own ``wait_for_function`` evaluates text within the page, which the page's content
+    security policy rightly refuses.
     """
     deadline = time.monotonic() + PATIENCE / 1000
     while not happened():
@@ -196,13 +246,18 @@ def drag_finger(page: Page, x: float, y: float, across: float, down: float) -> N
     finger = page.context.new_cdp_session(page)
     for step in range(11):
         place = {"x": x + across * step / 10, "y": y + down * step / 10}
-        finger.send("Input.dispatchTouchEvent", {"type": "touchMove" if step else "touchStart", "touchPoints": [place]})
+        finger.send(
+            "Input.dispatchTouchEvent",
+            {"type": "touchMove" if step else "touchStart", "touchPoints": [place]},
+        )
     finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
 
 def check_fits(page: Page) -> None:
     """Fail for a page with sideways scroll, which on a phone hides a part of it."""
-    there, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    there, room = page.evaluate(
+        "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
     assert there <= room, f"{there} pixels wide with room for {room}"
 
 

@@ -22,9 +22,11 @@ def reading(backend: Any) -> Reading:
 
 
 def colours(page: Page, places: list[Position], which: int = 0) -> list[list[int]]:
-    """The colours at some places of a map, near the upper left corner of their cells, beside the number in them.
+    """The colours at some places of a map, near the upper left corner of their cells, beside the
+    number in them.
 
-    Weights arrive after the page: up to 300 frames are waited until not all the colours are the same.
+    Weights arrive after the page: up to 300 frames are waited until not all the colours are the
+    same.
     """
     found: list[list[int]] = page.evaluate(
         """async ([which, places]) => {
@@ -50,7 +52,9 @@ def reads_most(page: Page) -> list[str]:
     return page.locator(".reads li .token").all_inner_texts()
 
 
-def test_every_head_is_in_the_grid_and_a_click_or_the_arrow_keys_choose_one(page: Page, go: Any) -> None:
+def test_every_head_is_in_the_grid_and_a_click_or_the_arrow_keys_choose_one(
+    page: Page, go: Any
+) -> None:
     go(page, model=MODEL, view="attention", text=TEXT)
     heads = page.get_by_role("radio")
     run_heads = heads.count()
@@ -69,7 +73,9 @@ def test_every_head_is_in_the_grid_and_a_click_or_the_arrow_keys_choose_one(page
     expect(heads.nth(0)).to_be_checked()
 
 
-def test_the_grid_tells_entropy_and_distance_of_each_head(page: Page, go: Any, reading: Reading) -> None:
+def test_the_grid_tells_entropy_and_distance_of_each_head(
+    page: Page, go: Any, reading: Reading
+) -> None:
     go(page, model=MODEL, view="attention", text=TEXT)
     asked = m.AskMeasures(run=reading.run.run, part=reading.stack().part)
     entropy = reading.backend.answer("measures", asked).entropy[0][0]
@@ -82,7 +88,9 @@ def test_the_grid_tells_entropy_and_distance_of_each_head(page: Page, go: Any, r
     assert state(page, lambda words: "measure" in words)["measure"] == "entropy"
 
 
-def test_hovering_a_cell_tells_its_weight_and_its_words(page: Page, go: Any, reading: Reading) -> None:
+def test_hovering_a_cell_tells_its_weight_and_its_words(
+    page: Page, go: Any, reading: Reading
+) -> None:
     go(page, model=MODEL, view="attention", text=TEXT)
     size = (reading.stack().queries, reading.stack().keys)
     for query, key in ((5, 2), (size[0] - 1, 0), (7, 7)):
@@ -91,16 +99,22 @@ def test_hovering_a_cell_tells_its_weight_and_its_words(page: Page, go: Any, rea
         tokens = reading.run.tokens
         expect(words.nth(0)).to_have_text(f"{tokens[query]}{query}")
         expect(words.nth(1)).to_have_text(f"{tokens[key]}{key}")
-        assert shown_value(page) == pytest.approx(reading.rows(query)[0, 0, key], rel=0.006, abs=1e-7)
+        assert shown_value(page) == pytest.approx(
+            reading.rows(query)[0, 0, key], rel=0.006, abs=1e-7
+        )
 
 
-def test_larger_weights_are_darker_and_masked_ones_hatched(page: Page, go: Any, reading: Reading, watch: Any) -> None:
+def test_larger_weights_are_darker_and_masked_ones_hatched(
+    page: Page, go: Any, reading: Reading, watch: Any
+) -> None:
     watch.forgive("willReadFrequently")
     go(page, model=MODEL, view="attention", text=TEXT)
     size = (reading.stack().queries, reading.stack().keys)
     row = reading.rows(size[0] - 1)[0, 0]
     order = np.argsort(row)
-    faint, strong = colours(page, [cell_at(page, size[0] - 1, int(key), size) for key in (order[0], order[-1])])
+    faint, strong = colours(
+        page, [cell_at(page, size[0] - 1, int(key), size) for key in (order[0], order[-1])]
+    )
     assert grey(strong) < grey(faint) - 40
     corner = cell_at(page, 0, size[1] - 2, size)
     hatched = colours(page, [{**corner, "x": corner["x"] + shift} for shift in range(6)])
@@ -110,7 +124,9 @@ def test_larger_weights_are_darker_and_masked_ones_hatched(page: Page, go: Any, 
     expect(page.locator(".legend-hatch")).to_have_text("masked")
 
 
-def test_the_matrix_is_reached_and_read_with_the_keyboard(page: Page, go: Any, reading: Reading) -> None:
+def test_the_matrix_is_reached_and_read_with_the_keyboard(
+    page: Page, go: Any, reading: Reading
+) -> None:
     go(page, model=MODEL, view="attention", text=TEXT)
     cells = page.get_by_role("application")
     cells.focus()
@@ -125,7 +141,9 @@ def test_the_matrix_is_reached_and_read_with_the_keyboard(page: Page, go: Any, r
     assert "pin" not in state(page, lambda words: "pin" not in words)
 
 
-def test_a_click_pins_a_query_and_the_address_keeps_it(page: Page, go: Any, reading: Reading) -> None:
+def test_a_click_pins_a_query_and_the_address_keeps_it(
+    page: Page, go: Any, reading: Reading
+) -> None:
     go(page, model=MODEL, view="attention", text=TEXT)
     size = (reading.stack().queries, reading.stack().keys)
     page.locator(".cell-map").click(position=cell_at(page, 6, 1, size))
@@ -136,7 +154,9 @@ def test_a_click_pins_a_query_and_the_address_keeps_it(page: Page, go: Any, read
     assert reads_most(page)[0] == f"{reading.run.tokens[best]}{best}"
 
 
-def test_lines_show_what_a_token_reads_and_what_reads_it(page: Page, go: Any, reading: Reading) -> None:
+def test_lines_show_what_a_token_reads_and_what_reads_it(
+    page: Page, go: Any, reading: Reading
+) -> None:
     go(page, model=MODEL, view="attention", text=TEXT, shape="lines")
     over = page.locator(".between canvas").nth(1)
     blank = over.screenshot()
@@ -152,7 +172,9 @@ def test_lines_show_what_a_token_reads_and_what_reads_it(page: Page, go: Any, re
     page.locator(".column-key [data-place='3']").hover()
     column = [reading.rows(query)[0, 0, 3] for query in range(reading.stack().queries)]
     reader = int(np.argmax(column))
-    expect(page.locator(".reads.by li .token").first).to_have_text(f"{reading.run.tokens[reader]}{reader}")
+    expect(page.locator(".reads.by li .token").first).to_have_text(
+        f"{reading.run.tokens[reader]}{reader}"
+    )
 
 
 def test_in_lines_a_click_or_enter_pins_a_token(page: Page, go: Any) -> None:
@@ -189,7 +211,9 @@ def background(word: Locator) -> float:
     return grey([int(each) for each in found]) if found else 255.0
 
 
-def test_two_heads_are_compared_side_by_side_with_their_difference(page: Page, go: Any, reading: Reading) -> None:
+def test_two_heads_are_compared_side_by_side_with_their_difference(
+    page: Page, go: Any, reading: Reading
+) -> None:
     go(page, model=MODEL, view="attention", text=TEXT)
     page.get_by_role("button", name="Compare with another head").click()
     expect(page.locator(".cell-map")).to_have_count(3)
@@ -197,7 +221,8 @@ def test_two_heads_are_compared_side_by_side_with_their_difference(page: Page, g
     size = (reading.stack().queries, reading.stack().keys)
     hover_cell(page, 8, 3, size, which=1)
     expect(page.locator(".readout strong")).to_contain_text("difference")
-    one, other = reading.rows(8)[0, 0, 3], reading.rows(8)[versus["layer"], versus["head"], 3]
+    one = reading.rows(8)[0, 0, 3]
+    other = reading.rows(8)[versus["layer"], versus["head"], 3]
     told = page.locator(".readout strong").inner_text().replace("\u2212", "-")
     found = [float(each) for each in re.findall(r"[+-]?[\d.]+(?:e[+-]?\d+)?", told)]
     assert found == pytest.approx([one, other, one - other], rel=0.006, abs=1e-6)
@@ -216,7 +241,9 @@ def test_one_query_is_followed_over_all_layers(page: Page, go: Any, reading: Rea
     mean = reading.rows(9).mean(axis=1)
     for layer in range(stack.layers):
         best = int(np.argmax(mean[layer]))
-        expect(layers.nth(layer).locator(".token").first).to_have_text(f"{reading.run.tokens[best]}{best}")
+        expect(layers.nth(layer).locator(".token").first).to_have_text(
+            f"{reading.run.tokens[best]}{best}"
+        )
     page.locator(".token-text [data-place='5']").hover()
     mean = reading.rows(5).mean(axis=1)
     best = int(np.argmax(mean[0]))
@@ -225,7 +252,9 @@ def test_one_query_is_followed_over_all_layers(page: Page, go: Any, reading: Rea
     expect(page.locator(".strip-room canvas")).to_have_count(stack.heads)
 
 
-def test_a_number_stays_behind_a_token_written_from_right_to_left(page: Page, go: Any, reading: Reading) -> None:
+def test_a_number_stays_behind_a_token_written_from_right_to_left(
+    page: Page, go: Any, reading: Reading
+) -> None:
     go(page, model=MODEL, view="attention", text=TEXT, shape="layers")
     token, number = page.locator(".tops .token").first.evaluate(
         """(token) => {
@@ -238,12 +267,16 @@ def test_a_number_stays_behind_a_token_written_from_right_to_left(page: Page, go
     assert token < number
 
 
-def test_encoder_decoder_and_cross_attention_are_all_reachable(page: Page, go: Any, backend: Any) -> None:
+def test_encoder_decoder_and_cross_attention_are_all_reachable(
+    page: Page, go: Any, backend: Any
+) -> None:
     go(page, model="lookup-facts", view="attention", text="emma")
     asked = Reading(backend, "lookup-facts", "emma")
     assert {each.part for each in asked.run.attentions} == {"encoder", "decoder", "cross"}
     for stack in asked.run.attentions:
-        page.get_by_role("group", name="Stack").get_by_role("button", name=re.compile(stack.label, re.I)).click()
+        page.get_by_role("group", name="Stack").get_by_role(
+            "button", name=re.compile(stack.label, re.I)
+        ).click()
         size = (stack.queries, stack.keys)
         expect(page.get_by_role("application")).to_have_attribute(
             "aria-label", f"layer 0, head 0, {stack.label}, {size[0]} queries by {size[1]} keys"

@@ -1,4 +1,6 @@
-"""The attention view of long texts, with windows and sinks: what is fetched, and how one moves about."""
+"""The attention view of long texts, with windows and sinks: what is fetched, and how one moves
+about.
+"""
 
 import json
 from collections.abc import Callable
@@ -42,11 +44,15 @@ def long_served(serve: Callable[[Any], Any], long_explorer: Backend) -> str:
 
 @pytest.fixture
 def go_long(long_served: str) -> Callable[..., None]:
-    """``go_long(page, 600, layer=1)``: as ``go``, of the long decoder with a text of so many tokens."""
+    """``go_long(page, 600, layer=1)``: as ``go``, of the long decoder with a text of so many
+    tokens.
+    """
 
     def go_long(page: Page, tokens: int, **state: object) -> None:
         page.goto("about:blank")
-        page.goto(f"{long_served}#{urlencode({'model': 'given', 'text': numbers(tokens), **state})}")
+        page.goto(
+            f"{long_served}#{urlencode({'model': 'given', 'text': numbers(tokens), **state})}"
+        )
         settled(page)
 
     return go_long
@@ -56,7 +62,9 @@ def numbers(count: int) -> str:
     return " ".join(str((at * at * 3 + at) % 11) for at in range(count))
 
 
-def test_the_share_of_a_sink_and_the_border_of_windows_are_told(page: Page, go_long: Any, long_explorer: Any) -> None:
+def test_the_share_of_a_sink_and_the_border_of_windows_are_told(
+    page: Page, go_long: Any, long_explorer: Any
+) -> None:
     go_long(page, 24, layer=1, pin=20)
     asked = Reading(long_explorer, "given", numbers(24))
     assert asked.stack().windows == [None, WINDOW]
@@ -65,7 +73,9 @@ def test_the_share_of_a_sink_and_the_border_of_windows_are_told(page: Page, go_l
     told.wait_for()
     assert float(told.inner_text().removesuffix(" %")) == pytest.approx(share, abs=0.06)
     hover_cell(page, 20, 20 - WINDOW + 1, (24, 24))
-    assert shown_value(page) == pytest.approx(asked.rows(20)[1, 0, 20 - WINDOW + 1], rel=0.006, abs=1e-7)
+    assert shown_value(page) == pytest.approx(
+        asked.rows(20)[1, 0, 20 - WINDOW + 1], rel=0.006, abs=1e-7
+    )
     hover_cell(page, 20, 20 - WINDOW, (24, 24))
     expect(page.locator(".readout strong")).to_have_text("masked")
 
@@ -138,13 +148,17 @@ def test_a_row_that_nobody_wants_any_more_is_no_fault(page: Page, go_long: Any, 
     expect(page.locator(".fault")).to_have_count(0)
 
 
-def test_a_tile_that_is_refused_is_not_asked_for_again(page: Page, go_long: Any, watch: Any) -> None:
+def test_a_tile_that_is_refused_is_not_asked_for_again(
+    page: Page, go_long: Any, watch: Any
+) -> None:
     watch.forgive("status of 422")
     asked: list[str] = []
 
     def refuse(route: Route) -> None:
         asked.append(route.request.post_data or "")
-        route.fulfill(status=422, json={"got": "a tile", "expected": "none", "fix": "Ask for none."})
+        route.fulfill(
+            status=422, json={"got": "a tile", "expected": "none", "fix": "Ask for none."}
+        )
 
     page.route("**/api/weights", refuse)
     go_long(page, 24)

@@ -1,4 +1,6 @@
-"""The design view in a browser: a hand-designed head's numbers are changed, and what comes of it is seen and judged."""
+"""The design view in a browser: a hand-designed head's numbers are changed, and what comes of it is
+seen and judged.
+"""
 
 import json
 import re
@@ -55,8 +57,10 @@ def press(page: Page, *keys: str) -> None:
 def paste(cell: Locator, text: str) -> None:
     cell.focus()
     cell.evaluate(
-        "(cell, text) => { const clipboardData = new DataTransfer(); clipboardData.setData('text/plain', text);"
-        " cell.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true, cancelable: true })); }",
+        "(cell, text) => { const clipboardData = new DataTransfer(); "
+        "clipboardData.setData('text/plain', text);"
+        " cell.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true, "
+        "cancelable: true })); }",
         text,
     )
 
@@ -73,16 +77,29 @@ def check_numbers(page: Page, weights: HeadWeights, letters: str, has_cls: bool)
     x = np.eye(4 if has_cls else 3)[[alphabet[token] for token in tokens]]
     if weights.pos is not None:
         x = np.concatenate([x, weights.pos[: len(x)]], axis=1)
-    keys, queries, values = x @ weights.Km, x @ weights.Qm, x @ weights.Vm
+    keys = x @ weights.Km
+    queries = x @ weights.Qm
+    values = x @ weights.Vm
     scores = queries @ keys.T / np.sqrt(keys.shape[1])
     shares = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
-    tables = {"x,": x, "Q,": queries, "K,": keys, "V,": values, "Scores": scores, "Attention": shares}
+    tables = {
+        "x,": x,
+        "Q,": queries,
+        "K,": keys,
+        "V,": values,
+        "Scores": scores,
+        "Attention": shares,
+    }
     for name, expected in {**tables, "Outputs": shares @ values}.items():
-        np.testing.assert_allclose(numbers(page, name), expected, rtol=1e-9, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(
+            numbers(page, name), expected, rtol=1e-9, atol=1e-12, err_msg=name
+        )
 
 
-def test_every_cell_of_the_four_matrices_can_be_edited_and_each_matrix_says_why(page: Page, show: Go) -> None:
+def test_every_cell_of_the_four_matrices_can_be_edited_and_each_matrix_says_why(
+    page: Page, show: Go
+) -> None:
     show(page)
     weights = design(unique()).weights
     for name, matrix in weights.matrices.items():
@@ -90,7 +107,9 @@ def test_every_cell_of_the_four_matrices_can_be_edited_and_each_matrix_says_why(
         assert cells.count() == matrix.size
         assert all(each.is_editable() for each in (cells.first, cells.last))
         titles = [each.get_attribute("title") or "" for each in cells.all()]
-        np.testing.assert_array_equal([float(title.replace("\u2212", "-")) for title in titles], matrix.ravel())
+        np.testing.assert_array_equal(
+            [float(title.replace("\u2212", "-")) for title in titles], matrix.ravel()
+        )
     why = page.locator(".design .why").all_text_contents()
     assert len(why) == 4
     assert all(len(text) > 20 for text in why)
@@ -115,7 +134,9 @@ def test_every_number_on_the_way_changes_while_typing(page: Page, show: Go) -> N
     # What the edited head says stands above.
     expect(page.locator(".said")).to_have_text("+1 +1 +1 +1")
     proof = verify(edited, unique())
-    expect(page.locator(".certificate")).to_contain_text(f"{proof.num_right} of {proof.num_outputs}")
+    expect(page.locator(".certificate")).to_contain_text(
+        f"{proof.num_right} of {proof.num_outputs}"
+    )
     expect(page.locator(".counterexample")).to_contain_text(f"Show {proof.counterexample.sequence}")
     assert focused(page) == "Km, row A, column 0"
     expect(page.locator(".edits")).to_have_text("1 cell edited")
@@ -179,7 +200,9 @@ def test_a_block_from_a_spreadsheet_is_pasted(page: Page, show: Go) -> None:
     expect(block).to_have_count(0)
 
 
-def test_a_refused_number_is_marked_with_the_reason_and_the_designs_counts(page: Page, show: Go) -> None:
+def test_a_refused_number_is_marked_with_the_reason_and_the_designs_counts(
+    page: Page, show: Go
+) -> None:
     show(page)
     target = cell(page, "Vm", "A", "output")
     target.click()
@@ -189,7 +212,9 @@ def test_a_refused_number_is_marked_with_the_reason_and_the_designs_counts(page:
     target.click()
     page.keyboard.type("0,5")
     expect(target).to_have_attribute("aria-invalid", "true")
-    expect(page.locator('.sheet[data-matrix="Vm"] .cell-line')).to_contain_text("Use a decimal point")
+    expect(page.locator('.sheet[data-matrix="Vm"] .cell-line')).to_contain_text(
+        "Use a decimal point"
+    )
     expect(page.get_by_role("button", name="Download head.json")).to_be_disabled()
     eventually(page, lambda: numbers(page, "V,")[1, 0] == -1)
     press(page, "Control+a")
@@ -201,7 +226,9 @@ def test_a_refused_number_is_marked_with_the_reason_and_the_designs_counts(page:
     eventually(page, lambda: numbers(page, "V,")[1, 0] == 0.5)
 
 
-def test_numbers_that_cannot_be_computed_with_are_refused_with_the_reason(page: Page, show: Go, watch: Any) -> None:
+def test_numbers_that_cannot_be_computed_with_are_refused_with_the_reason(
+    page: Page, show: Go, watch: Any
+) -> None:
     watch.forgive("status of 422")
     show(page)
     before = numbers(page, "Scores")
@@ -259,11 +286,15 @@ def test_edits_are_in_the_address(page: Page, open_page: Open, show: Go) -> None
     other = open_page()
     other.goto(page.url)
     expect(cell(other, "Vm", "CLS", "output")).to_have_value("\u22121")
-    expect(cell(other, "Vm", "CLS", "output")).to_have_attribute("aria-label", "Vm, row CLS, column output, edited")
+    expect(cell(other, "Vm", "CLS", "output")).to_have_attribute(
+        "aria-label", "Vm, row CLS, column output, edited"
+    )
     expect(verdict(other)).to_have_text("Fails")
 
 
-def test_a_head_that_is_read_rightly_and_fails_says_what_does_not_hold(page: Page, show: Go) -> None:
+def test_a_head_that_is_read_rightly_and_fails_says_what_does_not_hold(
+    page: Page, show: Go
+) -> None:
     show(page, model="identity", text="ABC", cells='{"Vm.0.0": "0.9"}')
     expect(verdict(page)).to_have_text("Fails")
     certificate = page.locator(".certificate")
@@ -274,7 +305,9 @@ def test_a_head_that_is_read_rightly_and_fails_says_what_does_not_hold(page: Pag
     )
 
 
-def test_the_downloaded_weights_are_those_that_verify_reads(page: Page, show: Go, tmp_path: Path) -> None:
+def test_the_downloaded_weights_are_those_that_verify_reads(
+    page: Page, show: Go, tmp_path: Path
+) -> None:
     show(page)
     cell(page, "Qm", "@0", 5).click()
     page.keyboard.type("-120.125")
@@ -292,10 +325,14 @@ def test_the_downloaded_weights_are_those_that_verify_reads(page: Page, show: Go
     expect(verdict(page)).to_have_text(proof.verdict.capitalize())
 
 
-def test_a_file_of_weights_is_loaded_also_with_other_sizes(page: Page, show: Go, tmp_path: Path) -> None:
+def test_a_file_of_weights_is_loaded_also_with_other_sizes(
+    page: Page, show: Go, tmp_path: Path
+) -> None:
     show(page, text="ABA")
     random = np.random.default_rng(0)
-    keys, queries, values, places = (random.normal(size=size).round(3) for size in ((6, 2), (6, 2), (6, 1), (5, 2)))
+    keys, queries, values, places = (
+        random.normal(size=size).round(3) for size in ((6, 2), (6, 2), (6, 1), (5, 2))
+    )
     weights = HeadWeights(keys, queries, values, places)
     write_head(weights, tmp_path / "mine.json")
     page.get_by_label("Weights to load").set_input_files(tmp_path / "mine.json")
@@ -354,7 +391,9 @@ def test_one_position_is_followed_through_every_table(page: Page, show: Go) -> N
     expect(story).to_contain_text("16.7 % A@3, 33.3 % for the rest.")
 
 
-def test_the_four_columns_stand_beside_each_other_on_a_narrow_window(open_page: Open, show: Go) -> None:
+def test_the_four_columns_stand_beside_each_other_on_a_narrow_window(
+    open_page: Open, show: Go
+) -> None:
     page = open_page(viewport={"width": 1280, "height": 900})
     show(page)
     boxes = [box for stage in page.locator(".design .stage").all() if (box := stage.bounding_box())]
@@ -367,11 +406,17 @@ def test_the_four_columns_stand_beside_each_other_on_a_narrow_window(open_page: 
 def test_a_number_is_seen_whole(page: Page, show: Go) -> None:
     show(page)
     cell(page, "Km", "A", 0).click()
-    for row, typed, seen in (("A", "-0.25", "\u22120.25"), ("B", "12345.5", "12346"), ("C", "-0.0000125", "~0")):
+    for row, typed, seen in (
+        ("A", "-0.25", "\u22120.25"),
+        ("B", "12345.5", "12346"),
+        ("C", "-0.0000125", "~0"),
+    ):
         page.keyboard.type(typed)
         press(page, "Enter")  # which goes on to the row below
         expect(cell(page, "Km", row, 0)).to_have_value(seen)
-    cut = "cells => cells.filter(each => each.scrollWidth > each.clientWidth).map(each => each.value)"
+    cut = (
+        "cells => cells.filter(each => each.scrollWidth > each.clientWidth).map(each => each.value)"
+    )
     assert page.locator(".design td input").evaluate_all(cut) == []
 
 
@@ -403,7 +448,8 @@ def test_attention_is_that_of_the_edited_head(page: Page, show: Go, open_page: O
     head = NumpyHead(changed(weights, "Qm", slice(3), 9, 500))
     task = unique()
     x = task.cases(task.space.block([task.space.encode("ABCA")])).inputs[0]
-    expected, plain = head.trace(x).weights, NumpyHead(weights).trace(x).weights
+    expected = head.trace(x).weights
+    plain = NumpyHead(weights).trace(x).weights
     assert page.locator(".said").inner_text() == " ".join(f"{each:+.2g}" for each in head(x)[1:, 0])
     page.get_by_role("tab", name="Attention").click()
     settled(page)
@@ -423,7 +469,11 @@ def matrix_on(page: Page, count: int) -> np.ndarray:
     cells.press("Escape")
     rows = []
     for query in range(count):
-        for press in ["ArrowRight", *["ArrowLeft"] * count] if query == 0 else ["ArrowDown", *["ArrowLeft"] * count]:
+        for press in (
+            ["ArrowRight", *["ArrowLeft"] * count]
+            if query == 0
+            else ["ArrowDown", *["ArrowLeft"] * count]
+        ):
             cells.press(press)
         row = [shown_value(page)]
         for _ in range(count - 1):

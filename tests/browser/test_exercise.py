@@ -1,4 +1,6 @@
-"""Heads that begin with zeros and programs with a blank: verdicts follow, the address and a file carry the answer."""
+"""Heads that begin with zeros and programs with a blank: verdicts follow, the address and a file
+carry the answer.
+"""
 
 import json
 from pathlib import Path
@@ -48,16 +50,29 @@ def test_an_exercise_begins_with_zeros_and_the_link_carries_the_answer(
     assert state(page, lambda words: "exercise" in words)["model"] == "identity"
     check_accessible(page)
 
-    design = backend.answer("head", m.AskHead(model="identity")).weights.model_dump(exclude_none=True)
-    cells = ((name, *place, value) for name, matrix in design.items() for place, value in np.ndenumerate(matrix))
-    wanted = {f"{name}.{row}.{column}": str(value) for name, row, column, value in cells if value != 0}
+    design = backend.answer("head", m.AskHead(model="identity")).weights.model_dump(
+        exclude_none=True
+    )
+    cells = (
+        (name, *place, value)
+        for name, matrix in design.items()
+        for place, value in np.ndenumerate(matrix)
+    )
+    wanted = {
+        f"{name}.{row}.{column}": str(value) for name, row, column, value in cells if value != 0
+    }
     # Without one of its numbers it fails.
     last = next(name for name in wanted if name.startswith("Km"))
     cells = {name: value for name, value in wanted.items() if name != last}
     go(page, model="identity", view="design", exercise="true", cells=json.dumps(cells))
     expect(verdict).to_have_attribute("data-verdict", "fails")
     wrong = graded(page, "head.json", tmp_path / "head.json")
-    assert (wrong.lab, wrong.exercise, wrong.points, wrong.status) == ("page", "identity", 0, "verified")
+    assert (wrong.lab, wrong.exercise, wrong.points, wrong.status) == (
+        "page",
+        "identity",
+        0,
+        "verified",
+    )
     go(page, model="identity", view="design", exercise="true", cells=json.dumps(wanted))
     expect(verdict).to_have_attribute("data-verdict", "holds")
     assert graded(page, "head.json", tmp_path / "head.json").points == 1
@@ -67,16 +82,22 @@ def test_an_exercise_begins_with_zeros_and_the_link_carries_the_answer(
     assert "cells" not in state(page, lambda words: "cells" not in words)
 
 
-def test_a_program_begins_with_a_blank_and_the_verdict_follows(page: Page, go: Go, tmp_path: Path) -> None:
+def test_a_program_begins_with_a_blank_and_the_verdict_follows(
+    page: Page, go: Go, tmp_path: Path
+) -> None:
     go(page)
-    page.get_by_role("region", name="Exercises").get_by_role("link", name="Sort", exact=True).click()
+    page.get_by_role("region", name="Exercises").get_by_role(
+        "link", name="Sort", exact=True
+    ).click()
     settled(page)
     text = page.get_by_role("textbox", name="Your program")
     blank = text.input_value()
     assert blank.count("___") == 1
     expect(certificate(page)).to_have_attribute("data-verdict", "undecided")
     expect(page.locator(".fault")).to_contain_text("___")
-    expect(page.get_by_role("region", name="Heads")).to_have_count(0)  # which would give the answer away
+    expect(page.get_by_role("region", name="Heads")).to_have_count(
+        0
+    )  # which would give the answer away
     check_accessible(page)
     check_fits(page)
     assert graded(page, "program-sort.json", tmp_path / "a.json").points == 0
@@ -96,7 +117,12 @@ def test_a_program_begins_with_a_blank_and_the_verdict_follows(page: Page, go: G
     expect(certificate(page)).to_contain_text("1,364 of 1,364")
     expect(page.locator('.positions i[data-right="false"]')).to_have_count(0)
     right = graded(page, "program-sort.json", tmp_path / "a.json")
-    assert (right.lab, right.exercise, right.points, right.status) == ("page", "program-sort", 1, "verified")
+    assert (right.lab, right.exercise, right.points, right.status) == (
+        "page",
+        "program-sort",
+        1,
+        "verified",
+    )
     check_accessible(page)
 
     words = state(page, lambda words: FILLED in words.get("attempt", ""))

@@ -1,4 +1,6 @@
-"""A mixture of experts in a browser: where every token went, one token through the layers, and the load."""
+"""A mixture of experts in a browser: where every token went, one token through the layers, and the
+load.
+"""
 
 import re
 from typing import Any
@@ -36,7 +38,9 @@ def letter(expert: int) -> str:
     return "ABCDEFGH"[expert]
 
 
-def test_every_token_shows_its_first_expert_in_every_layer(page: Page, show: Go, truth: Experts) -> None:
+def test_every_token_shows_its_first_expert_in_every_layer(
+    page: Page, show: Go, truth: Experts
+) -> None:
     show(page)
     expect(page.locator(".place")).to_have_count(COUNT)
     assert page.locator(".place > .word").all_text_contents() == TEXT.split()
@@ -45,7 +49,9 @@ def test_every_token_shows_its_first_expert_in_every_layer(page: Page, show: Go,
         assert there == [letter(choice[0]) for choice in layer.choices]
 
 
-def test_hovering_a_cell_tells_second_choice_and_shares(page: Page, show: Go, truth: Experts) -> None:
+def test_hovering_a_cell_tells_second_choice_and_shares(
+    page: Page, show: Go, truth: Experts
+) -> None:
     show(page)
     cells(page, 4).nth(2).hover()
     (first, second), shares = truth.layers[2].choices[4], truth.layers[2].shares[4]
@@ -65,15 +71,25 @@ def test_a_token_is_followed_through_the_layers(page: Page, show: Go, truth: Exp
     charts = page.get_by_role("region", name="One token through the layers").locator("figure")
     expect(charts).to_have_count(len(truth.layers))
     for layer in truth.layers:
-        expected = ", ".join(f"{letter(at)} {100 * each:.0f} %" for at, each in enumerate(layer.probabilities[6]))
-        expect(charts.nth(layer.layer).get_by_role("img")).to_have_attribute("aria-label", re.compile(expected + "$"))
-        filled = charts.nth(layer.layer).locator(".column:has([data-filled=true]) .letter").all_text_contents()
+        expected = ", ".join(
+            f"{letter(at)} {100 * each:.0f} %" for at, each in enumerate(layer.probabilities[6])
+        )
+        expect(charts.nth(layer.layer).get_by_role("img")).to_have_attribute(
+            "aria-label", re.compile(expected + "$")
+        )
+        filled = (
+            charts.nth(layer.layer)
+            .locator(".column:has([data-filled=true]) .letter")
+            .all_text_contents()
+        )
         assert sorted(filled) == sorted(map(letter, layer.choices[6]))
     page.get_by_role("button", name="Let go of token 6").click()
     expect(page.get_by_role("heading", name=f"Token {COUNT - 1}")).to_be_visible()
 
 
-def test_of_a_text_without_probabilities_the_choices_are_told(page: Page, show: Go, truth: Experts) -> None:
+def test_of_a_text_without_probabilities_the_choices_are_told(
+    page: Page, show: Go, truth: Experts
+) -> None:
     told = truth.model_dump(mode="json")
     for layer in told["layers"]:
         layer["probabilities"] = []
@@ -84,7 +100,9 @@ def test_of_a_text_without_probabilities_the_choices_are_told(page: Page, show: 
     expect(panel.locator("figure")).to_have_count(len(truth.layers))
     for layer in truth.layers:
         (first, second), shares = layer.choices[6], layer.shares[6]
-        expected = f"{letter(first)} {100 * shares[0]:.0f} %, {letter(second)} {100 * shares[1]:.0f} %"
+        expected = (
+            f"{letter(first)} {100 * shares[0]:.0f} %, {letter(second)} {100 * shares[1]:.0f} %"
+        )
         expect(panel.locator("figcaption .number").nth(layer.layer)).to_have_text(expected)
     expect(panel.locator(".columns")).to_have_count(0)
 
@@ -95,7 +113,9 @@ def test_the_load_is_shown_beside_the_even_share(page: Page, show: Go, truth: Ex
     expect(panel).to_contain_text("the even share, 25 %")
     judged = 0
     for layer in truth.layers:
-        expected = ", ".join(f"{letter(at)} {100 * each:.0f} %" for at, each in enumerate(layer.load))
+        expected = ", ".join(
+            f"{letter(at)} {100 * each:.0f} %" for at, each in enumerate(layer.load)
+        )
         chart = panel.get_by_role("img", name=f"Load in layer {layer.layer}")
         expect(chart).to_have_attribute("aria-label", f"Load in layer {layer.layer}: {expected}")
         heights = [each.bounding_box()["height"] for each in chart.locator(".size").all()]  # type: ignore[index]
@@ -126,7 +146,9 @@ def test_the_keyboard_moves_between_tokens_and_layers(page: Page, show: Go, trut
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         page.keyboard.press(key)
     first = letter(truth.layers[1].choices[2][0])
-    expect(strip(page)).to_have_attribute("aria-valuetext", re.compile(f"^token 2, 2, layer 1: {first} "))
+    expect(strip(page)).to_have_attribute(
+        "aria-valuetext", re.compile(f"^token 2, 2, layer 1: {first} ")
+    )
     expect(page.get_by_role("heading", name="Token 2")).to_be_visible()
     page.keyboard.press("End")
     expect(strip(page)).to_have_attribute("aria-valuenow", str(COUNT - 1))
@@ -140,7 +162,9 @@ def test_a_link_shows_the_same_token_and_layer(page: Page, open_page: Open, show
     expect(page).to_have_url(re.compile("pin=3.*expertLayer=2"))
     other.goto(page.url)
     expect(other.get_by_role("heading", name="Token 3")).to_be_visible()
-    expect(other.locator(".experts .details")).to_have_text(page.locator(".experts .details").inner_text())
+    expect(other.locator(".experts .details")).to_have_text(
+        page.locator(".experts .details").inner_text()
+    )
     page.go_back()
     expect(page.get_by_role("heading", name=f"Token {COUNT - 1}")).to_be_visible()
 

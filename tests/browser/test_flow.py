@@ -1,4 +1,6 @@
-"""What each part of a language model adds to its answer, in a browser: the drawing, and what its parts open."""
+"""What each part of a language model adds to its answer, in a browser: the drawing, and what its
+parts open.
+"""
 
 import re
 from typing import Any
@@ -24,7 +26,9 @@ def dense(serve: Any) -> tuple[Backend, str]:
     return backend, serve(backend).address
 
 
-def test_heads_open_their_attention_and_other_answers_are_explained(page: Page, go: Go, backend: Any) -> None:
+def test_heads_open_their_attention_and_other_answers_are_explained(
+    page: Page, go: Go, backend: Any
+) -> None:
     go(page, model="recurrence", text=TEXT, view="flow")
     expect(page.get_by_role("tab", selected=True)).to_have_text("Flow")
     reading = Reading(backend, "recurrence", TEXT)
@@ -33,7 +37,9 @@ def test_heads_open_their_attention_and_other_answers_are_explained(page: Page, 
     sentence = page.locator(".flow [role=status]")
     expect(sentence).to_contain_text(f"\u201c{found.name}\u201d gets ")
     expect(sentence).to_contain_text(f"of its logit of {found.total:.1f} from")
-    best = max((part for part in found.parts if part.kind == "head"), key=lambda part: abs(part.value))
+    best = max(
+        (part for part in found.parts if part.kind == "head"), key=lambda part: abs(part.value)
+    )
     head = page.get_by_role("group", name="Attention heads").get_by_role(
         "button", name=re.compile(f"^Head {best.number} of layer {best.layer}: ")
     )
@@ -53,7 +59,9 @@ def test_heads_open_their_attention_and_other_answers_are_explained(page: Page, 
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_network_shows_its_tokens_and_neurons_by_keyboard(look: str, open_page: Open, dense: Any) -> None:
+def test_a_network_shows_its_tokens_and_neurons_by_keyboard(
+    look: str, open_page: Open, dense: Any
+) -> None:
     backend, address = dense
     page = open_page(phone="phone" in look, dark="dark" in look)
     page.goto(f"{address}#view=flow")

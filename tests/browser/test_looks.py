@@ -1,4 +1,6 @@
-"""Every view in a browser once it has been used: accessible, without sideways scroll, and kept as a picture."""
+"""Every view in a browser once it has been used: accessible, without sideways scroll, and kept as a
+picture.
+"""
 
 import json
 from typing import Any
@@ -10,7 +12,11 @@ from .conftest import LOOKS, Go, Open, check_look
 
 NUMBERS = {"model": "recurrence", "text": "1 5 2 2 0 6 3 2 3 4 4 0 5 6 4"}
 ATTENTION = NUMBERS | {"view": "attention", "layer": 1, "pin": 9}
-SHAPES = {**dict.fromkeys(("matrix", "lines", "words"), ".reads li"), "layers": ".tops li", "heads": ".heads canvas"}
+SHAPES = {
+    **dict.fromkeys(("matrix", "lines", "words"), ".reads li"),
+    "layers": ".tops li",
+    "heads": ".heads canvas",
+}
 FACTS = {"model": "lookup-facts", "text": "emma"}
 
 
@@ -24,9 +30,20 @@ def what_if(part: str = "self") -> dict[str, str]:
 TWO_CHANGES = "[aria-label='What is changed'] li:nth-child(2)"
 # What the address says, the button that is then pressed, and what is shown in the end.
 STATES: dict[str, tuple[dict[str, Any], str | None, str]] = {
-    **{f"attention-{shape}": (ATTENTION | {"shape": shape}, None, shown) for shape, shown in SHAPES.items()},
-    "attention-compare": (ATTENTION | {"layer": 0, "versus": '{"layer":1,"head":0}'}, None, ".reads li"),
-    "design": ({"model": "unique", "view": "design", "cells": '{"Vm.0.0":"1","Qm.0.0":"-"}'}, None, ".certificate h2"),
+    **{
+        f"attention-{shape}": (ATTENTION | {"shape": shape}, None, shown)
+        for shape, shown in SHAPES.items()
+    },
+    "attention-compare": (
+        ATTENTION | {"layer": 0, "versus": '{"layer":1,"head":0}'},
+        None,
+        ".reads li",
+    ),
+    "design": (
+        {"model": "unique", "view": "design", "cells": '{"Vm.0.0":"1","Qm.0.0":"-"}'},
+        None,
+        ".certificate h2",
+    ),
     "experts": (NUMBERS | {"view": "experts", "pin": 6, "expertLayer": 1}, None, ".experts .place"),
     "program": ({"model": "program-shuffle-dyck-2"}, None, ".proof h2"),
     "sampling": (
@@ -34,7 +51,11 @@ STATES: dict[str, tuple[dict[str, Any], str | None, str]] = {
         "Write ten",
         ".trail li:nth-child(10)",
     ),
-    "scramble": (FACTS | {"view": "scramble", "order": "[3, 5, 1, 0, 2, 4]"}, "Try every order", ".every h2"),
+    "scramble": (
+        FACTS | {"view": "scramble", "order": "[3, 5, 1, 0, 2, 4]"},
+        "Try every order",
+        ".every h2",
+    ),
     "what-if-decoder": (NUMBERS | what_if(), None, TWO_CHANGES),
     "what-if-encoder": ({"model": "sentiment"} | what_if(), None, TWO_CHANGES),
     "what-if-encoder-decoder": (FACTS | what_if("cross"), None, TWO_CHANGES),

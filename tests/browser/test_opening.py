@@ -10,11 +10,15 @@ from .conftest import Go, Open, check_accessible, check_fits, settled
 TEXT = "GLASSFORMERGLASSF"
 
 
-def test_a_decoder_opens_on_the_head_that_stands_out_with_its_sentence(page: Page, go: Go, backend: Any) -> None:
+def test_a_decoder_opens_on_the_head_that_stands_out_with_its_sentence(
+    page: Page, go: Go, backend: Any
+) -> None:
     go(page, model="induction", text=TEXT)
     weight = Reading(backend, "induction", TEXT).rows(17)[1, 1, 7]
     sentence = page.locator(".told")
-    expect(sentence).to_contain_text(f"Layer 1 head 1 at F17 reads O7 with {100 * weight:.0f} % of its weight.")
+    expect(sentence).to_contain_text(
+        f"Layer 1 head 1 at F17 reads O7 with {100 * weight:.0f} % of its weight."
+    )
     expect(sentence).to_contain_text("to the logit of O")
     expect(page.get_by_label("Query, 0–17")).to_have_value("17")
     assert address(page) == {"model": "induction", "text": TEXT}

@@ -1,4 +1,6 @@
-"""The whole page in a browser: every model, every view, the address, colours, a phone, the keyboard, a lost server."""
+"""The whole page in a browser: every model, every view, the address, colours, a phone, the
+keyboard, a lost server.
+"""
 
 import re
 from collections.abc import Callable
@@ -14,7 +16,12 @@ pytestmark = pytest.mark.slow
 Check = Callable[[Page], None]
 
 VIEWS = {
-    **{"attention": "sentiment", "design": "identity", "program": "program-sort", "scramble": "lookup-course"},
+    **{
+        "attention": "sentiment",
+        "design": "identity",
+        "program": "program-sort",
+        "scramble": "lookup-course",
+    },
     **{
         "flow": "induction",
         "sampling": "recurrence",
@@ -62,7 +69,9 @@ def text_field(page: Page) -> Any:
 
 
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
-def test_every_model_opens_in_every_of_its_views(phone: bool, open_page: Open, served: str, backend: Any) -> None:
+def test_every_model_opens_in_every_of_its_views(
+    phone: bool, open_page: Open, served: str, backend: Any
+) -> None:
     page = open_page(phone=phone)
     page.goto(served)
     for card in backend.catalogue().models:
@@ -78,13 +87,19 @@ def test_every_model_opens_in_every_of_its_views(phone: bool, open_page: Open, s
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_looks_right_in_light_and_dark_and_on_a_phone(view: str, open_page: Open, go: Go) -> None:
+def test_every_view_looks_right_in_light_and_dark_and_on_a_phone(
+    view: str, open_page: Open, go: Go
+) -> None:
     papers = set()
     for kind in ("light", "dark", "phone-light", "phone-dark"):
         page = open_page(phone="phone" in kind, dark="dark" in kind)
         open_view(go, page, view)
         check_look(page, f"page-{view}-{kind}")
-        papers.add(page.evaluate("getComputedStyle(document.querySelector('.glassformer')).backgroundColor"))
+        papers.add(
+            page.evaluate(
+                "getComputedStyle(document.querySelector('.glassformer')).backgroundColor"
+            )
+        )
     assert len(papers) == 2
 
 
@@ -109,7 +124,9 @@ def test_a_copied_link_shows_the_same(view: str, open_page: Open, go: Go) -> Non
     other = open_page()
     other.goto(link)
     settled(other)
-    expect(other.locator(".view")).to_have_text(page.locator(".view").inner_text(), use_inner_text=True)
+    expect(other.locator(".view")).to_have_text(
+        page.locator(".view").inner_text(), use_inner_text=True
+    )
     assert text_field(other).input_value() == text_field(page).input_value()
 
 
@@ -129,7 +146,9 @@ def test_back_undoes(page: Page, go: Go) -> None:
 
 
 def test_an_address_that_makes_no_sense_shows_the_start_page(page: Page, served: str) -> None:
-    page.goto(f"{served}#view=nowhere&layer=-1&window=[]&topP=NaN&cells=%00&__proto__=1&tour=first&step=99")
+    page.goto(
+        f"{served}#view=nowhere&layer=-1&window=[]&topP=NaN&cells=%00&__proto__=1&tour=first&step=99"
+    )
     expect(page.locator(".start .card").first).to_be_visible()
     expect(page.locator(".fault")).to_have_count(0)
 
@@ -176,7 +195,9 @@ def test_back_undoes_what_was_typed(page: Page, go: Go) -> None:
         {"model": "unique", "text": "ZZZ", "view": "attention"},
     ],
 )
-def test_nothing_seems_to_be_read_under_a_refusal(page: Page, go: Go, watch: Any, state: dict[str, str]) -> None:
+def test_nothing_seems_to_be_read_under_a_refusal(
+    page: Page, go: Go, watch: Any, state: dict[str, str]
+) -> None:
     watch.forgive("status of 422")
     go(page, **state)
     expect(page.locator(".fault")).to_have_count(1)
@@ -196,7 +217,13 @@ def test_an_order_that_is_none_is_passed_over(page: Page, go: Go, order: str) ->
 
 @pytest.mark.parametrize(("model", "view"), [("sentiment", "attention"), ("recurrence", "experts")])
 def test_a_page_goes_on_with_a_server_that_was_started_anew(
-    page: Page, go: Go, watch: Any, backend: Any, monkeypatch: pytest.MonkeyPatch, model: str, view: str
+    page: Page,
+    go: Go,
+    watch: Any,
+    backend: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    view: str,
 ) -> None:
     from glassformer.explorer.answers.runs import Runs
 
@@ -220,7 +247,11 @@ def test_a_page_goes_on_with_a_server_that_was_started_anew(
 
 def test_colours_can_be_chosen_and_stay(page: Page, go: Go) -> None:
     def paper() -> str:
-        return str(page.evaluate("getComputedStyle(document.querySelector('.glassformer')).backgroundColor"))
+        return str(
+            page.evaluate(
+                "getComputedStyle(document.querySelector('.glassformer')).backgroundColor"
+            )
+        )
 
     open_view(go, page, "attention")
     light = paper()
@@ -242,7 +273,8 @@ def test_the_keyboard_alone_reaches_every_control(view: str, page: Page, go: Go)
     open_view(go, page, view)
     stops = page.evaluate(TAB_STOPS)
     assert len(stops) > 5
-    reached, unseen = set(), []
+    reached = set()
+    unseen = []
     for _ in range(2 * len(stops)):  # some stops are not counted, such as what scrolls
         page.keyboard.press("Tab")
         here = page.evaluate(FOCUSED)
@@ -254,8 +286,12 @@ def test_the_keyboard_alone_reaches_every_control(view: str, page: Page, go: Go)
     assert unseen == []
 
 
-def test_a_server_that_has_gone_is_told_until_it_is_back(page: Page, serve: Any, backend: Any, watch: Any) -> None:
-    watch.forgive("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED")
+def test_a_server_that_has_gone_is_told_until_it_is_back(
+    page: Page, serve: Any, backend: Any, watch: Any
+) -> None:
+    watch.forgive(
+        "ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED"
+    )
     server = serve(backend)
     page.goto(server.address)
     page.locator(".model select").select_option("sentiment")
@@ -275,12 +311,17 @@ def test_a_server_that_has_gone_is_told_until_it_is_back(page: Page, serve: Any,
 def test_what_is_not_in_sight_waits_for_the_server_until_it_is(
     page: Page, serve: Any, backend: Any, watch: Any
 ) -> None:
-    watch.forgive("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED")
+    watch.forgive(
+        "ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED"
+    )
     server = serve(backend)
     page.goto(f"{server.address}#model=sentiment")
     settled(page)
     server.stop()
-    page.evaluate("Object.defineProperty(document, 'visibilityState', { value: 'hidden', configurable: true })")
+    page.evaluate(
+        "Object.defineProperty(document, 'visibilityState', { value: 'hidden', configurable: true "
+        "})"
+    )
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     text_field(page).fill("a good film")
@@ -293,12 +334,16 @@ def test_what_is_not_in_sight_waits_for_the_server_until_it_is(
 
     eventually(page, silent)  # the text makes some calls later than the first, by their own waits
     server.start()
-    page.evaluate("delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))")
+    page.evaluate(
+        "delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))"
+    )
     expect(page.locator(".fault")).to_have_count(0)
     assert asked != []
 
 
-def test_an_address_without_a_text_means_that_of_the_model(page: Page, go: Go, backend: Any, watch: Any) -> None:
+def test_an_address_without_a_text_means_that_of_the_model(
+    page: Page, go: Go, backend: Any, watch: Any
+) -> None:
     watch.forgive("status of 422")  # an empty text is none that most models can read
     for card in backend.catalogue().models:
         go(page, model=card.name)
@@ -313,7 +358,9 @@ def test_every_view_begins_with_the_head_of_its_card(page: Page, served: str) ->
     settled(page)
     expect(page.get_by_role("radio", name="layer 0, head 1")).to_be_checked()
     page.locator(".model select").select_option("lookup-facts")
-    expect(page.get_by_role("button", name="Cross-attention")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="Cross-attention")).to_have_attribute(
+        "aria-pressed", "true"
+    )
 
 
 def test_a_button_that_does_nothing_now_looks_so(page: Page, go: Go) -> None:
@@ -329,7 +376,9 @@ def test_a_button_that_does_nothing_now_looks_so(page: Page, go: Go) -> None:
 
 def test_an_answer_that_is_awaited_can_still_be_read(page: Page, go: Go) -> None:
     go(page, model="sentiment")
-    look = "(each) => { const { color, opacity } = getComputedStyle(each); return [color, opacity]; }"
+    look = (
+        "(each) => { const { color, opacity } = getComputedStyle(each); return [color, opacity]; }"
+    )
     said = page.locator(".said")
     said.evaluate("(each) => { each.dataset.stale = 'true'; }")
     # The colour of quiet text, whose contrast is checked with every view.

@@ -31,11 +31,17 @@ CUT = """
 """
 
 
-STATES = [{"model": model, "view": view} for view, model in [*VIEWS.items(), ("whatif", "lookup-facts")]]
+STATES = [
+    {"model": model, "view": view} for view, model in [*VIEWS.items(), ("whatif", "lookup-facts")]
+]
 
 
-@pytest.mark.parametrize("state", [*STATES, {}], ids=lambda state: "-".join(state.values()) or "start")
-def test_every_control_is_as_large_as_a_finger_and_nothing_is_cut(state: Any, phone: Page, go: Go) -> None:
+@pytest.mark.parametrize(
+    "state", [*STATES, {}], ids=lambda state: "-".join(state.values()) or "start"
+)
+def test_every_control_is_as_large_as_a_finger_and_nothing_is_cut(
+    state: Any, phone: Page, go: Go
+) -> None:
     go(phone, **state)
     assert phone.evaluate(SMALL) == []
     assert phone.evaluate(CUT) == []
@@ -67,10 +73,14 @@ def test_a_finger_moves_a_matrix_that_is_enlarged(phone: Page, go: Go) -> None:
     cells = phone.locator(".cell-map").first
     cells.scroll_into_view_if_needed()
     for _ in range(3):
-        phone.get_by_role("button", name="Zoom in").or_(phone.locator(".zoom button").first).first.tap()
+        phone.get_by_role("button", name="Zoom in").or_(
+            phone.locator(".zoom button").first
+        ).first.tap()
     before = window(state(phone, lambda words: "window" in words))
     box = cells.bounding_box()
-    drag_finger(phone, box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"], across=64, down=64)
+    drag_finger(
+        phone, box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"], across=64, down=64
+    )
     moved = window(state(phone, lambda words: window(words) != before))
     assert (moved["query"], moved["key"]) != (before["query"], before["key"])
     assert moved["size"] == before["size"]

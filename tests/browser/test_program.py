@@ -1,4 +1,6 @@
-"""The program view in a browser: graph, heads and stream follow what is typed, and agree with the program."""
+"""The program view in a browser: graph, heads and stream follow what is typed, and agree with the
+program.
+"""
 
 import re
 from collections.abc import Callable
@@ -31,12 +33,18 @@ def sorted_page(serve: Callable[[Any], Any]) -> str:
 
 
 def part(page: Page, name: str) -> Locator:
-    return page.locator(".graph li").filter(has=page.locator("b", has_text=re.compile(f"^{re.escape(name)}$")))
+    return page.locator(".graph li").filter(
+        has=page.locator("b", has_text=re.compile(f"^{re.escape(name)}$"))
+    )
 
 
 def variables(page: Page) -> dict[str, list[str]]:
     """The value of each variable at every position."""
-    return {row[0]: row[1:] for row in page.evaluate(ROWS, "Variables at every position") if len(row) > 1}
+    return {
+        row[0]: row[1:]
+        for row in page.evaluate(ROWS, "Variables at every position")
+        if len(row) > 1
+    }
 
 
 def test_typing_changes_graph_heads_stream_and_outputs(page: Page, sorted_page: str) -> None:
@@ -75,7 +83,9 @@ def test_a_position_is_followed_everywhere_and_in_the_address(page: Page, sorted
     expect(part(page, "unique key").locator("code")).to_have_text("10")
     page.get_by_role("button", name="Follow 1 at 2").click()
     expect(part(page, "unique key").locator("code")).to_have_text("7")
-    page.get_by_role("table", name="Attention weights, layer 1, head 0").locator("tbody tr").nth(1).click()
+    page.get_by_role("table", name="Attention weights, layer 1, head 0").locator("tbody tr").nth(
+        1
+    ).click()
     expect(part(page, "unique key").locator("code")).to_have_text("21")
 
 
@@ -111,20 +121,27 @@ def test_broken_weights_show_their_counterexample(page: Page, serve: Callable[[A
     page.goto(serve(Backend([wrap_model(model, "abc")])).address)
     expect(page.locator(".proof h2")).to_have_text("Fails")
     page.get_by_role("button", name=re.compile("^Show ")).click()
-    expect(page.locator('.positions [aria-pressed="true"] i')).to_have_attribute("data-right", "false")
+    expect(page.locator('.positions [aria-pressed="true"] i')).to_have_attribute(
+        "data-right", "false"
+    )
     settled(page)
     screenshot(page, "program-broken")
 
 
-def test_a_stored_program_is_shown_without_a_definition(page: Page, serve: Any, tmp_path: Path, watch: Any) -> None:
+def test_a_stored_program_is_shown_without_a_definition(
+    page: Page, serve: Any, tmp_path: Path, watch: Any
+) -> None:
     watch.forgive("422")
     example = PROGRAMS["induction"]
     save_program(
-        compile_program(example.program, example.vocabulary, example.max_len, causal=True), tmp_path / "a.json"
+        compile_program(example.program, example.vocabulary, example.max_len, causal=True),
+        tmp_path / "a.json",
     )
     page.goto(serve(Backend(entries_at(tmp_path / "a.json"))).address)
     expect(page.locator(".proof h2")).to_have_text("Not verified")
-    expect(page.locator(".proof .verdict p")).to_have_text(re.compile("^A model without its program; expected "))
+    expect(page.locator(".proof .verdict p")).to_have_text(
+        re.compile("^A model without its program; expected ")
+    )
     expect(page.locator(".graph")).to_have_count(0)
     expect(page.locator(".said")).to_have_text("– – – b c a")
     assert page.locator(".positions i").count() == 0

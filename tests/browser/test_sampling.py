@@ -1,4 +1,6 @@
-"""Sampling in a browser: the next token's distribution, the rule that cuts it, and writing on step by step."""
+"""Sampling in a browser: the next token's distribution, the rule that cuts it, and writing on step
+by step.
+"""
 
 import re
 import time
@@ -41,7 +43,9 @@ def written(page: Page) -> str:
     return page.get_by_label("Text", exact=True).input_value()
 
 
-def test_the_likeliest_token_comes_first_and_the_rule_of_the_numbers_is_told(page: Page, show: Go) -> None:
+def test_the_likeliest_token_comes_first_and_the_rule_of_the_numbers_is_told(
+    page: Page, show: Go
+) -> None:
     show(page)
     shares = [float(before.strip("<").split()[0]) for before, _ in shown(page).values()]
     assert shares == sorted(shares, reverse=True)
@@ -54,7 +58,14 @@ def test_the_likeliest_token_comes_first_and_the_rule_of_the_numbers_is_told(pag
 
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"),
-    [(1.0, None, 1.0), (0.5, None, 1.0), (2.5, 5, 0.7), (1.35, 3, 1.0), (0.0, None, 1.0), (1.0, None, 0.0)],
+    [
+        (1.0, None, 1.0),
+        (0.5, None, 1.0),
+        (2.5, 5, 0.7),
+        (1.35, 3, 1.0),
+        (0.0, None, 1.0),
+        (1.0, None, 0.0),
+    ],
 )
 def test_what_stands_there_is_what_the_library_computes(
     page: Page, show: Go, backend: Any, temperature: float, top_k: int | None, top_p: float
@@ -159,7 +170,10 @@ def test_what_is_written_is_read_once_when_it_is_done(page: Page, show: Go) -> N
         route.continue_()
 
     page.route("**/api/steps", later)
-    page.on("request", lambda request: runs.append(request.url) if request.url.endswith("/api/run") else None)
+    page.on(
+        "request",
+        lambda request: runs.append(request.url) if request.url.endswith("/api/run") else None,
+    )
     page.get_by_role("button", name="Write ten").click()
     expect(page.locator(".writing .count")).to_contain_text("10 generated")
     expect(page.locator(".said")).to_have_attribute("data-busy", "false")
@@ -245,4 +259,6 @@ def test_the_rule_is_read_aloud_as_it_is(page: Page, serve: Callable[[Any], Any]
     large = serve(Backend([wrap_model(decoder(vocab_size=200))]))
     page.goto(f"{large.address}#model=given&view=sampling&topK=100&topP=0.999")
     for label, said in (("Top-k", "the 100 most likely"), ("Top-p", "99.9 %")):
-        expect(page.get_by_role("slider", name=label, exact=True)).to_have_attribute("aria-valuetext", said)
+        expect(page.get_by_role("slider", name=label, exact=True)).to_have_attribute(
+            "aria-valuetext", said
+        )

@@ -28,7 +28,9 @@ MODELS = ["unique", "sentiment", "lookup-course", "lookup-facts", "recurrence", 
 
 @pytest.fixture
 def opened(open_page: Open, backend: Backend, tmp_path: Path) -> Open:
-    """``opened(model=..., ...)``: a page in this state, saved, and opened as a file without network."""
+    """``opened(model=..., ...)``: a page in this state, saved, and opened as a file without
+    network.
+    """
 
     def opened(*, phone: bool = False, dark: bool = False, **state: Any) -> Page:
         path = save(backend, changed(State(), state), tmp_path / "saved.html")
@@ -47,12 +49,16 @@ def tabs(page: Page) -> Iterator[str]:
 
 
 def data_in(text: str) -> Any:
-    found = re.search(r'<script type="application/json" id="glassformer-saved">(.*?)</script>', text, re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="glassformer-saved">(.*?)</script>', text, re.DOTALL
+    )
     return json.loads(found[1])
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_view_of_every_kind_opens_without_network(opened: Open, backend: Backend, model: str) -> None:
+def test_every_view_of_every_kind_opens_without_network(
+    opened: Open, backend: Backend, model: str
+) -> None:
     page = opened(model=model)
     card = next(card for card in backend.catalogue().models if card.name == model)
     seen = []
@@ -62,7 +68,9 @@ def test_every_view_of_every_kind_opens_without_network(opened: Open, backend: B
         seen.append({"What if": "whatif", "Two texts": "patch"}.get(title, title.lower()))
         screenshot(page, f"saved-{model}-{seen[-1]}")
     assert seen == card.views
-    expect(page.get_by_role("complementary", name="About this file")).to_contain_text("Saved with glassformer")
+    expect(page.get_by_role("complementary", name="About this file")).to_contain_text(
+        "Saved with glassformer"
+    )
 
 
 def test_heads_are_chosen_and_cells_read(opened: Open, backend: Backend) -> None:
@@ -70,11 +78,15 @@ def test_heads_are_chosen_and_cells_read(opened: Open, backend: Backend) -> None
     matrix = page.get_by_role("application")
     run = backend.answer("run", m.Ask(model="sentiment", text="a fine film"))
     for layer, head in ((0, 0), (2, 3)):
-        page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(4 * layer + head).click()
+        page.get_by_role("radiogroup", name="Head").get_by_role("radio").nth(
+            4 * layer + head
+        ).click()
         matrix.focus()
         for key in ("Escape", "ArrowRight", "ArrowRight"):
             matrix.press(key)
-        answer = backend.answer("weights", m.AskTile(run=run.run, part="self", layer=layer, head=head))
+        answer = backend.answer(
+            "weights", m.AskTile(run=run.run, part="self", layer=layer, head=head)
+        )
         told = shown_value(page)
         assert told == float(f"{np.frombuffer(answer, '<f4')[1]:.3g}")
 
@@ -86,20 +98,29 @@ def test_the_changes_of_a_model_that_is_recorded_stand_as_they_were(
     removed = [{"part": "self", "layer": 0, "head": 2}]
     forbidden = [{"part": "self", "layer": None, "head": None, "query": 3, "key": 2}]
     text = "1 5 2 2 0 6 3"
-    page = opened(model="recurrence", view="whatif", text=text, removed=removed, forbidden=forbidden, place=3)
+    page = opened(
+        model="recurrence", view="whatif", text=text, removed=removed, forbidden=forbidden, place=3
+    )
     ask = m.Ask(model="recurrence", text=text)
     edits = {"removed": removed, "forbidden": forbidden}
-    answer = backend.answer("whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), "place": 3, **edits}))
+    answer = backend.answer(
+        "whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), "place": 3, **edits})
+    )
     assert answer.distance > 1e-3
     page.get_by_role("button", name="Show 1 more").click()
     shown = page.locator(".outcome .number:last-child").all_inner_texts()
-    assert shown == [f"{100 * each.after:.1f} %" for each in sorted(answer.outcomes, key=lambda each: -each.before)]
+    assert shown == [
+        f"{100 * each.after:.1f} %"
+        for each in sorted(answer.outcomes, key=lambda each: -each.before)
+    ]
     expect(page.get_by_role("button", name=re.compile("^Take back"))).to_have_count(2)
     for region in ("What each head does", "What adds to the logit"):
         expect(page.get_by_role("region", name=region).locator("ol").first).to_be_visible()
     # Nothing can be changed, and what was not shown is not there.
     expect(page.locator(".fault")).to_have_count(0)
-    page.get_by_role("group", name="Heads to remove").get_by_role("button", name="layer 1, head 1").click()
+    page.get_by_role("group", name="Heads to remove").get_by_role(
+        "button", name="layer 1, head 1"
+    ).click()
     expect(page.get_by_role("heading", name="Forbid edges of layer 1, head 1")).to_be_visible()
     expect(page.locator(".fault")).to_contain_text("layer 1, head 1, which this file does not hold")
     expect(page.get_by_role("button", name=re.compile("^Take back"))).to_have_count(2)
@@ -117,19 +138,31 @@ TEXTS = {"recurrence": "1 5 2 2 0 6 3 4", "sentiment": "not a bad film", "lookup
 @pytest.mark.parametrize(("model", "text"), TEXTS.items())
 def test_its_model_is_changed(opened: Open, backend: Backend, model: str, text: str) -> None:
     page = opened(model=model, view="whatif")
-    page.evaluate(f"location.hash = '#model={model}&view=whatif&text=' + encodeURIComponent('{text}')")
+    page.evaluate(
+        f"location.hash = '#model={model}&view=whatif&text=' + encodeURIComponent('{text}')"
+    )
     settled(page)
-    page.get_by_role("group", name="Heads to remove").get_by_role("button", name="layer 0, head 1").click()
+    page.get_by_role("group", name="Heads to remove").get_by_role(
+        "button", name="layer 0, head 1"
+    ).click()
     settled(page)
     card = next(card for card in backend.catalogue().models if card.name == model)
     ask = m.Ask(model=model, text=text, source=card.source)
-    edits = {"removed": [{"part": "cross" if model == "lookup-facts" else "self", "layer": 0, "head": 1}]}
-    answer = backend.answer("whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), **edits}))
+    edits = {
+        "removed": [{"part": "cross" if model == "lookup-facts" else "self", "layer": 0, "head": 1}]
+    }
+    answer = backend.answer(
+        "whatif", m.AskWhatIf.model_validate({"ask": ask.model_dump(), **edits})
+    )
     for each in sorted(answer.outcomes, key=lambda each: -each.after)[:2]:
-        share = "<0.1 %" if each.after < 5e-4 else f"{100 * each.after:.1f} %".replace("100.0", "100")
+        share = (
+            "<0.1 %" if each.after < 5e-4 else f"{100 * each.after:.1f} %".replace("100.0", "100")
+        )
         row = page.locator(".outcome").filter(has=page.get_by_text(each.name, exact=True)).first
         expect(row.locator(".number").last).to_have_text(share)
-    expect(page.get_by_role("region", name="What each head does").locator("ol").first).to_be_visible()
+    expect(
+        page.get_by_role("region", name="What each head does").locator("ol").first
+    ).to_be_visible()
     page.get_by_role("button", name="Layers").click()
     expect(page.get_by_role("region", name="The logit lens").get_by_role("table")).to_be_visible()
     # Only decoders' texts consist of the tokens that they generate.
@@ -149,15 +182,23 @@ def test_a_head_is_edited_proved_and_read(opened: Open, backend: Backend) -> Non
     changed_text(page, "ABCA")
     design = backend.answer("head", m.AskHead(model="unique"))
     cells = {"Vm.1.0": "0.25", "Qm.0.0": "3"}
-    page.evaluate(f"location.hash = '#text=ABCA&cells=' + encodeURIComponent('{json.dumps(cells)}')")
+    page.evaluate(
+        f"location.hash = '#text=ABCA&cells=' + encodeURIComponent('{json.dumps(cells)}')"
+    )
     page.wait_for_timeout(200)
     settled(page)
-    check = backend.answer("check", m.AskCheck(model="unique", text="ABCA", weights=edited(design.weights, cells)))
+    check = backend.answer(
+        "check", m.AskCheck(model="unique", text="ABCA", weights=edited(design.weights, cells))
+    )
     certificate = check.certificate
     assert certificate.verdict == "fails"
     expect(page.get_by_text("Fails").first).to_be_visible()
-    expect(page.get_by_text(f"{certificate.num_right} of {certificate.num_outputs}")).to_be_visible()
-    expect(page.get_by_role("button", name=f"Show {certificate.counterexample.sequence}")).to_be_visible()
+    expect(
+        page.get_by_text(f"{certificate.num_right} of {certificate.num_outputs}")
+    ).to_be_visible()
+    expect(
+        page.get_by_role("button", name=f"Show {certificate.counterexample.sequence}")
+    ).to_be_visible()
     screenshot(page, "saved-computes-design")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
@@ -169,7 +210,9 @@ def test_a_head_is_edited_proved_and_read(opened: Open, backend: Backend) -> Non
     expect(page.locator(".fault").first).to_contain_text("the letter 'X' at place 3")
 
 
-def test_its_address_counts_before_what_was_saved(backend: Backend, open_page: Open, tmp_path: Path) -> None:
+def test_its_address_counts_before_what_was_saved(
+    backend: Backend, open_page: Open, tmp_path: Path
+) -> None:
     path = save(backend, State(model="sentiment", text="a fine film"), tmp_path / "x.html")
     page = open_page(offline=True)
     page.add_init_script("navigator.clipboard.writeText = async (text) => (window.copied = text)")
@@ -236,7 +279,16 @@ def test_a_folder_of_pages_leads_from_one_to_another(open_page: Open, tmp_path: 
 SHOWN: list[tuple[str, dict[str, Any]]] = [
     ("induction", {"view": "flow", "text": "ABCDABC"}),
     ("induction", {"view": "attention", "shape": "layers", "pin": 3}),
-    ("induction", {"view": "attention", "shape": "lines", "layer": 1, "head": 2, "pinned": [{"layer": 9, "head": 0}]}),
+    (
+        "induction",
+        {
+            "view": "attention",
+            "shape": "lines",
+            "layer": 1,
+            "head": 2,
+            "pinned": [{"layer": 9, "head": 0}],
+        },
+    ),
     ("lookup-course", {"view": "attention", "versus": (0, 1), "order": [4, 3, 2, 1, 0]}),
     ("lookup-course", {"view": "scramble", "order": [4, 3, 2, 1, 0]}),
     ("recurrence", {"view": "experts"}),
@@ -249,19 +301,27 @@ SHOWN: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "state"), SHOWN, ids=[f"{model}-{state['view']}" for model, state in SHOWN])
+@pytest.mark.parametrize(
+    ("model", "state"), SHOWN, ids=[f"{model}-{state['view']}" for model, state in SHOWN]
+)
 def test_a_file_without_its_model_holds_what_its_view_shows(
     opened: Open, monkeypatch: pytest.MonkeyPatch, model: str, state: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1)
     page = opened(model=model, **state)
     expect(page.locator(".fault")).to_have_count(0)
-    expect(page.locator("main")).not_to_contain_text(re.compile("[Nn]ot in this file|does not hold"))
-    expect(page.get_by_role("complementary", name="About this file")).to_contain_text("nothing new is computed")
+    expect(page.locator("main")).not_to_contain_text(
+        re.compile("[Nn]ot in this file|does not hold")
+    )
+    expect(page.get_by_role("complementary", name="About this file")).to_contain_text(
+        "nothing new is computed"
+    )
     screenshot(page, f"saved-without-{model}-{state['view']}")
 
 
-def test_a_file_without_its_model_says_what_it_does_not_hold(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_its_model_says_what_it_does_not_hold(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1)
     page = opened(model="induction", view="attention", layer=0, head=0)
     page.get_by_role("application").focus()
@@ -277,7 +337,9 @@ def test_a_file_without_its_model_says_what_it_does_not_hold(opened: Open, monke
     expect(page.locator(".fault")).to_contain_text("layer 0, head 1, which this file does not hold")
 
 
-def test_a_model_that_is_too_large_is_recorded(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_too_large_is_recorded(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(saved_model, "MOST_MODEL_BYTES", 1000)
     page = opened(model="recurrence", view="sampling", top_k=2, temperature=0.5)
     note = page.get_by_role("complementary", name="About this file")
@@ -305,7 +367,9 @@ def test_its_model_reads_other_texts_and_writes(
         page.add_init_script("delete window.Worker")
     page.goto(path.as_uri())
     settled(page)
-    expect(page.get_by_role("complementary", name="About this file")).to_contain_text("It holds the model")
+    expect(page.get_by_role("complementary", name="About this file")).to_contain_text(
+        "It holds the model"
+    )
     changed_text(page, text)
     assert len(page.workers) == workers
     run = backend.answer("run", m.Ask(model="recurrence", text=text))
@@ -339,7 +403,9 @@ def test_its_model_reads_other_texts_and_writes(
     screenshot(page, f"saved-computes-what-if-{'light' if workers else 'dark'}")
 
 
-def test_changed_weights_leave_what_was_recorded(backend: Backend, open_page: Open, tmp_path: Path) -> None:
+def test_changed_weights_leave_what_was_recorded(
+    backend: Backend, open_page: Open, tmp_path: Path
+) -> None:
     path = save(backend, State(model="induction"), tmp_path / "x.html")
     weights = data_in(path.read_text(encoding="utf-8"))["model"]["weights"]
     other = weights[:-9] + ("B" if weights[-9] == "A" else "A") + weights[-8:]
@@ -348,7 +414,9 @@ def test_changed_weights_leave_what_was_recorded(backend: Backend, open_page: Op
     page.goto(path.as_uri())
     settled(page)
     note = page.get_by_role("complementary", name="About this file")
-    expect(note).to_contain_text("Weights in this file that were changed: what was recorded is shown.")
+    expect(note).to_contain_text(
+        "Weights in this file that were changed: what was recorded is shown."
+    )
     assert page.get_by_label("Text", exact=True).get_attribute("readonly") is not None
     for _ in tabs(page):
         settled(page)
@@ -356,7 +424,9 @@ def test_changed_weights_leave_what_was_recorded(backend: Backend, open_page: Op
     screenshot(page, "saved-changed-weights")
 
 
-def test_the_button_saves_what_is_seen(page: Page, go: Go, open_page: Open, backend: Backend, tmp_path: Path) -> None:
+def test_the_button_saves_what_is_seen(
+    page: Page, go: Go, open_page: Open, backend: Backend, tmp_path: Path
+) -> None:
     go(page, model="sentiment", text="a dull film", view="attention", layer=1, head=2)
     with page.expect_download() as download:
         page.get_by_role("button", name="Save page").click()

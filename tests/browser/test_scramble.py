@@ -1,4 +1,6 @@
-"""The scramble view in a browser: what a model reads is put into another order, and nothing of its answer moves."""
+"""The scramble view in a browser: what a model reads is put into another order, and nothing of its
+answer moves.
+"""
 
 import json
 import math
@@ -53,7 +55,10 @@ def title(page: Page) -> Locator:
 
 
 def drag(page: Page, name: str, onto: str) -> None:
-    start, end = (cards(page).nth(order(page).index(each)).locator(".grip").bounding_box() for each in (name, onto))
+    start, end = (
+        cards(page).nth(order(page).index(each)).locator(".grip").bounding_box()
+        for each in (name, onto)
+    )
     page.mouse.move(start["x"] + 8, start["y"] + 20)
     page.mouse.down()
     for step in range(1, 6):
@@ -89,7 +94,9 @@ def test_the_numbers_are_those_of_the_model(page: Page, show: Go, backend: Any) 
     loaded = backend.model("lookup-course")
     with torch.inference_mode():
         given = loaded.model(loaded.source_tokens(WORDS), loaded.target(""))
-        other = loaded.model(loaded.source_tokens([WORDS[place] for place in places]), loaded.target(""))
+        other = loaded.model(
+            loaded.source_tokens([WORDS[place] for place in places]), loaded.target("")
+        )
     answer = loaded.word(int(given[0, -1].argmax()))
     assert int(given[0, -1].argmax()) == int(other[0, -1].argmax())
     for told in answers(page).all_text_contents():
@@ -148,7 +155,9 @@ def test_every_order_is_tried(page: Page, show: Go) -> None:
     page.get_by_role("button", name="Try every order").click()
     found = page.get_by_role("region", name="Every order")
     expect(found).to_contain_text("No order changes anything")
-    expect(found).to_contain_text(f"All {math.factorial(5)} orders of 5 cards were read. No token changed.")
+    expect(found).to_contain_text(
+        f"All {math.factorial(5)} orders of 5 cards were read. No token changed."
+    )
     screenshot(page, "scramble-every-order")
     found.get_by_role("button", name="Show that order").click()
     assert order(page) != WORDS
@@ -166,7 +175,9 @@ LOOKS = """() => {
 """How every card and all within it is drawn."""
 
 
-def test_cards_that_changed_places_look_as_if_they_had_always_been_there(page: Page, open_page: Open, show: Go) -> None:
+def test_cards_that_changed_places_look_as_if_they_had_always_been_there(
+    page: Page, open_page: Open, show: Go
+) -> None:
     show(page, **FACTS)
     cards(page).nth(1).focus()
     for key in ("Space", "End", "Space"):
@@ -188,7 +199,9 @@ def test_cards_that_changed_places_look_as_if_they_had_always_been_there(page: P
 def test_of_very_many_orders_some_are_tried(page: Page, show: Go) -> None:
     show(page, **FACTS, source=json.dumps([*GIVEN, "tim=1", "kim=2"]))
     page.get_by_role("button", name="Try every order").click()
-    expect(page.get_by_role("region", name="Every order")).to_contain_text("drawn at random, of 8 cards were read")
+    expect(page.get_by_role("region", name="Every order")).to_contain_text(
+        "drawn at random, of 8 cards were read"
+    )
 
 
 def test_another_value_does_change_the_answer(page: Page, show: Go) -> None:
@@ -272,22 +285,30 @@ def test_a_finger_drags_by_the_handle(phone: Page, show: Go) -> None:
     grip.scroll_into_view_if_needed()
     box = grip.bounding_box()
     assert min(box["width"], box["height"]) >= 24
-    drag_finger(phone, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, across=0, down=100)
+    drag_finger(
+        phone, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, across=0, down=100
+    )
     expect(title(phone)).to_have_text("Nothing moved")
     assert order(phone) == ["COLOR", "ALICE", "NAME", "ITEM", "GREEN"]
 
 
 @pytest.mark.parametrize(("seed", "moved"), [(0, "answer"), (1, "logits")])
-def test_an_order_that_matters_is_said_to_move_what_it_moves(page: Page, serve: Any, seed: int, moved: str) -> None:
+def test_an_order_that_matters_is_said_to_move_what_it_moves(
+    page: Page, serve: Any, seed: int, moved: str
+) -> None:
     torch.manual_seed(seed)
-    model = wrap_model(encoder_decoder(vocab_size=14, source_positions="learned"), [1], source=[1, 2, 3])
+    model = wrap_model(
+        encoder_decoder(vocab_size=14, source_positions="learned"), [1], source=[1, 2, 3]
+    )
     page.goto(f"{serve(Backend([model])).address}#model=given&view=scramble&order=[2,1,0]")
     expect(title(page)).to_have_text(f"The {moved} moved")
     page.get_by_role("button", name="Try every order").click()
     expect(page.locator(".every h2")).to_have_text(f"Some orders change the {moved}")
 
 
-def test_no_bars_are_drawn_of_weights_that_are_not_finite(page: Page, serve: Any, watch: Any) -> None:
+def test_no_bars_are_drawn_of_weights_that_are_not_finite(
+    page: Page, serve: Any, watch: Any
+) -> None:
     watch.forgive("status of 422")
     torch.manual_seed(0)
     model = wrap_model(encoder_decoder(vocab_size=14), [1], source=[1, 2, 3])
@@ -304,7 +325,9 @@ def test_no_bars_are_drawn_of_weights_that_are_not_finite(page: Page, serve: Any
     expect(page.locator(".board")).not_to_contain_text("NaN")
 
 
-def test_the_keyboard_keeps_its_place_when_a_button_goes_or_is_disabled(page: Page, show: Go) -> None:
+def test_the_keyboard_keeps_its_place_when_a_button_goes_or_is_disabled(
+    page: Page, show: Go
+) -> None:
     show(page, **COURSE, order="[4, 3, 2, 1, 0]")
     page.get_by_role("button", name="Try every order").press("Enter")
     expect(page.locator(".every")).to_be_visible()

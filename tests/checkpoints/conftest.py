@@ -77,8 +77,11 @@ def openai_files(tmp_path: Path) -> Callable[..., Path]:
 
 
 def openai_tensors(form: dict[str, Any]) -> dict[str, Tensor]:
-    hidden, ff, experts = form["hidden_size"], form["intermediate_size"], form["num_experts"]
-    heads, head_dim = form["num_attention_heads"], form["head_dim"]
+    hidden = form["hidden_size"]
+    ff = form["intermediate_size"]
+    experts = form["num_experts"]
+    heads = form["num_attention_heads"]
+    head_dim = form["head_dim"]
     qkv = (heads + 2 * form["num_key_value_heads"]) * head_dim
 
     def draw(*shape: int, scale: float = 1.0) -> Tensor:
@@ -104,7 +107,11 @@ def openai_tensors(form: dict[str, Any]) -> dict[str, Tensor]:
             "mlp.mlp2_bias": draw(experts, hidden, scale=0.3),
         }
         for name, out, groups in (("mlp1", 2 * ff, hidden // 32), ("mlp2", hidden, ff // 32)):
-            block[f"mlp.{name}_weight.blocks"] = torch.randint(256, (experts, out, groups, 16), dtype=torch.uint8)
-            block[f"mlp.{name}_weight.scales"] = torch.randint(122, 126, (experts, out, groups), dtype=torch.uint8)
+            block[f"mlp.{name}_weight.blocks"] = torch.randint(
+                256, (experts, out, groups, 16), dtype=torch.uint8
+            )
+            block[f"mlp.{name}_weight.scales"] = torch.randint(
+                122, 126, (experts, out, groups), dtype=torch.uint8
+            )
         tensors |= {f"block.{layer}.{name}": tensor for name, tensor in block.items()}
     return tensors

@@ -1,8 +1,10 @@
-"""Loads the directories named on standard input, under limits, and tells on standard output what came of each.
+"""Loads the directories named on standard input, under limits, and tells on standard output what
+came of each.
 
-A load may take 256 MiB of address space, which the system enforces, and 2 seconds of the processor, in proportion more
-on a slow machine, after which it is interrupted. What is opened outside the directory is told too. Arguments: intact
-directories, loaded first and without limits, so that what is imported late counts for nobody.
+A load may take 256 MiB of address space, which the system enforces, and 2 seconds of the processor,
+in proportion more on a slow machine, after which it is interrupted. What is opened outside the
+directory is told too. Arguments: intact directories, loaded first and without limits, so that what
+is imported late counts for nobody.
 """
 
 import json
@@ -22,8 +24,12 @@ from glassformer.checkpoints.store import open_model
 from glassformer.errors import CheckpointError, InputError
 from glassformer.processor_time import ProcessorLimit
 
-SECONDS, BYTES = 2.0, 2**28
-_OWN = [os.path.realpath(place) for place in (sys.prefix, sys.base_prefix, "/proc/self", *site.getsitepackages())]
+SECONDS = 2.0
+BYTES = 2**28
+_OWN = [
+    os.path.realpath(place)
+    for place in (sys.prefix, sys.base_prefix, "/proc/self", *site.getsitepackages())
+]
 _OWN.append(str(Path(__file__).resolve().parents[2] / "src"))
 _OWN += ["/proc/meminfo", "/sys/fs/cgroup"]  # where it is read how much memory there is
 _opened: list[str] = []
@@ -37,7 +43,11 @@ def note(event: str, arguments: tuple[Any, ...]) -> None:
 def outside(directory: str) -> list[str]:
     places = [os.path.realpath(directory), *_OWN]
     real = [os.path.realpath(path) for path in _opened]
-    return [path for path in real if not any(path == place or path.startswith(place + "/") for place in places)]
+    return [
+        path
+        for path in real
+        if not any(path == place or path.startswith(place + "/") for place in places)
+    ]
 
 
 def status(field: str) -> int:

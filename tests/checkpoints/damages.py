@@ -1,6 +1,7 @@
 """Ways to damage a copy of a checkpoint, each of which must be noticed in little time and memory.
 
-What is wrong in a directory otherwise, and in the header of one file, is tested where it is checked.
+What is wrong in a directory otherwise, and in the header of one file, is tested where it is
+checked.
 """
 
 import json
@@ -11,9 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 NUMBERS: list[Any] = [-1, -(2**63), 2**31, 2**40, 2**62, 2**63, 2**64, 10**30]
-STRANGE: list[Any] = [1.5, "64", [], {}, [1], True, False, float("nan"), float("inf"), -float("inf"), 1e308, ""]
+STRANGE: list[Any] = [
+    1.5,
+    "64",
+    [],
+    {},
+    [1],
+    True,
+    False,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    1e308,
+    "",
+]
 SIZES = {
     "hidden_size",
     "intermediate_size",
@@ -32,7 +47,9 @@ SIZES = {
 }
 Random = random.Random
 Damage = Callable[["Damaged", Random], "list[str] | None"]
-"""Does it and tells what the message must name; None where this checkpoint has nothing to damage so."""
+"""Does it and tells what the message must name; None where this checkpoint has nothing to damage
+so.
+"""
 
 
 @dataclass
@@ -102,7 +119,11 @@ def sparse_giant(damaged: Damaged, rng: Random) -> list[str]:
 
 
 def other_kind_of_file(damaged: Damaged, rng: Random) -> list[str]:
-    names = ["config.json", INDEX if (damaged.directory / INDEX).exists() else WEIGHTS, damaged.weights(rng).name]
+    names = [
+        "config.json",
+        INDEX if (damaged.directory / INDEX).exists() else WEIGHTS,
+        damaged.weights(rng).name,
+    ]
     file = damaged.directory / rng.choice(names)
     file.unlink()
     kind = rng.choice(["directory", "pipe", "loop", "dangling", "device", "empty", "memory"])
@@ -113,13 +134,22 @@ def other_kind_of_file(damaged: Damaged, rng: Random) -> list[str]:
     elif kind == "empty":
         file.touch()
     else:
-        places = {"loop": file, "dangling": "/no/such/file", "device": "/dev/zero", "memory": "/proc/self/maps"}
+        places = {
+            "loop": file,
+            "dangling": "/no/such/file",
+            "device": "/dev/zero",
+            "memory": "/proc/self/maps",
+        }
         file.symlink_to(places[kind])
     return [file.name]
 
 
 def link_outside(damaged: Damaged, rng: Random) -> list[str]:
-    files = [each for each in damaged.directory.glob("*.json") if (damaged.elsewhere / each.name).exists()]
+    files = [
+        each
+        for each in damaged.directory.glob("*.json")
+        if (damaged.elsewhere / each.name).exists()
+    ]
     file = rng.choice(sorted(files))
     file.unlink()
     target = damaged.elsewhere / file.name
@@ -148,7 +178,9 @@ def bad_json(damaged: Damaged, rng: Random) -> list[str]:
         b'{"' + b"a" * 2**22 + b'": 1}',
     ]
     text = rng.choice(texts)
-    files = [file for file in damaged.directory.iterdir() if file.suffix in (".json", ".safetensors")]
+    files = [
+        file for file in damaged.directory.iterdir() if file.suffix in (".json", ".safetensors")
+    ]
     file = rng.choice(sorted(files))
     if file.suffix == ".json":
         file.write_bytes(text)
@@ -164,7 +196,8 @@ def huge_tensor(damaged: Damaged, rng: Random) -> list[str]:
     """A tensor of terabytes that the file has room for, on no disk."""
     parts, name = picked(damaged, rng)
     parts.remove(name)
-    first, size = len(parts.body), 2 ** rng.choice([32, 40])
+    first = len(parts.body)
+    size = 2 ** rng.choice([32, 40])
     parts.header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [first, first + size]}
     parts.write()
     with parts.file.open("r+b") as opened:
@@ -215,7 +248,9 @@ def _only(damaged: Damaged, header: dict[str, Any], sizes: dict[str, int]) -> No
     for name, size in sizes.items():
         header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [reached, reached + size]}
         reached += size
-    Parts(damaged.directory / WEIGHTS, header, bytes(reached)).write(json.dumps(header, separators=(",", ":")).encode())
+    Parts(damaged.directory / WEIGHTS, header, bytes(reached)).write(
+        json.dumps(header, separators=(",", ":")).encode()
+    )
 
 
 # The configuration.

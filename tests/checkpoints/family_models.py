@@ -1,4 +1,6 @@
-"""Tiny random models of transformers for every family, and what it takes to compare with them in float64."""
+"""Tiny random models of transformers for every family, and what it takes to compare with them in
+float64.
+"""
 
 import os
 import random
@@ -15,7 +17,8 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-VOCAB, LONGEST = 40, 64
+VOCAB = 40
+LONGEST = 64
 # Shorter than the texts of the tests, as are the windows.
 ORIGINAL = 16
 
@@ -42,7 +45,9 @@ FAMILIES = tuple(CLASSES)
 
 def random_config(family: str, rng: random.Random) -> dict[str, Any]:
     """The arguments of a random tiny configuration; every part of the family occurs."""
-    layers, heads, head_dim = rng.randint(1, 4), rng.choice([2, 4]), rng.choice([8, 12, 16])
+    layers = rng.randint(1, 4)
+    heads = rng.choice([2, 4])
+    head_dim = rng.choice([8, 12, 16])
     config: dict[str, Any] = {
         "vocab_size": VOCAB,
         "hidden_size": 16 if family.startswith("gemma") else 4 * rng.randint(3, 8),
@@ -58,7 +63,10 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
         "initializer_range": 0.2,
         **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
     }
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": rng.choice([100.0, 10000.0, 500000.0])}
+    rope: dict[str, Any] = {
+        "rope_type": "default",
+        "rope_theta": rng.choice([100.0, 10000.0, 500000.0]),
+    }
     scaled = rope | rng.choice(
         [
             {},
@@ -74,25 +82,48 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
         ]
     )
     config["rope_parameters"] = scaled
-    window, windowed = rng.choice([3, 7]), [rng.random() < 0.5 for _ in range(layers)]
+    window = rng.choice([3, 7])
+    windowed = [rng.random() < 0.5 for _ in range(layers)]
     types = ["sliding_attention" if each else "full_attention" for each in windowed]
     if family in ("mistral", "mixtral", "qwen2", "phi3"):
         del config["attention_bias"]
     if family in ("llama", "smollm3"):
         config["mlp_bias"] = rng.random() < 0.5
     if family == "mixtral":
-        config |= {"num_local_experts": 4, "num_experts_per_tok": rng.choice([1, 2]), "rope_parameters": rope}
+        config |= {
+            "num_local_experts": 4,
+            "num_experts_per_tok": rng.choice([1, 2]),
+            "rope_parameters": rope,
+        }
     if family in ("mistral", "mixtral", "phi3"):
         config["sliding_window"] = rng.choice([None, window])
     if family == "qwen3_moe":
-        config |= {"num_experts": 4, "num_experts_per_tok": rng.choice([1, 2]), "norm_topk_prob": True}
-        config |= {"moe_intermediate_size": 12, "use_sliding_window": rng.random() < 0.5, "sliding_window": window}
+        config |= {
+            "num_experts": 4,
+            "num_experts_per_tok": rng.choice([1, 2]),
+            "norm_topk_prob": True,
+        }
+        config |= {
+            "moe_intermediate_size": 12,
+            "use_sliding_window": rng.random() < 0.5,
+            "sliding_window": window,
+        }
     if family in ("qwen2", "qwen3", "smollm3"):
         config["use_sliding_window"] = any(windowed)
         config["sliding_window"] = window
         if any(windowed) or family == "smollm3":
             config["layer_types"] = types
-    if family in ("qwen2", "gpt2", "gpt_neo", "gpt_neox", "nanochat", "smollm3", "olmo2", "olmo3", "phi3"):
+    if family in (
+        "qwen2",
+        "gpt2",
+        "gpt_neo",
+        "gpt_neox",
+        "nanochat",
+        "smollm3",
+        "olmo2",
+        "olmo3",
+        "phi3",
+    ):
         del config["head_dim"]
         config["hidden_size"] = heads * head_dim
     if family == "smollm3":
@@ -105,7 +136,9 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
             "short_factor": [rng.uniform(1, 2) for _ in range(pairs)],
             "long_factor": [rng.uniform(1, 8) for _ in range(pairs)],
         }
-        config["rope_parameters"] = rope | {"partial_rotary_factor": fraction} | rng.choice([{}, long])
+        config["rope_parameters"] = (
+            rope | {"partial_rotary_factor": fraction} | rng.choice([{}, long])
+        )
         config["original_max_position_embeddings"] = rng.choice([ORIGINAL, LONGEST])
     if family.startswith("gemma"):
         config |= {"sliding_window": window, "query_pre_attn_scalar": rng.choice([head_dim, 24])}
@@ -135,9 +168,17 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
     if family == "gpt_neo":
         kinds = [[["local" if each else "global"], 1] for each in windowed]
         config = {
-            **{"vocab_size": VOCAB, "hidden_size": config["hidden_size"], "num_layers": layers, "num_heads": heads},
+            **{
+                "vocab_size": VOCAB,
+                "hidden_size": config["hidden_size"],
+                "num_layers": layers,
+                "num_heads": heads,
+            },
             **{"max_position_embeddings": LONGEST, "attention_types": kinds, "window_size": window},
-            **{"intermediate_size": rng.choice([None, 24]), "tie_word_embeddings": config["tie_word_embeddings"]},
+            **{
+                "intermediate_size": rng.choice([None, 24]),
+                "tie_word_embeddings": config["tie_word_embeddings"],
+            },
             **{"initializer_range": 0.2, "bos_token_id": 1, "eos_token_id": 2},
         }
     if family == "gpt2":
@@ -145,7 +186,12 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
         config = {
             "vocab_size": VOCAB,
             "n_positions": LONGEST,
-            **{"n_embd": size, "n_layer": layers, "n_head": heads, "n_inner": rng.choice([None, 24])},
+            **{
+                "n_embd": size,
+                "n_layer": layers,
+                "n_head": heads,
+                "n_inner": rng.choice([None, 24]),
+            },
             "tie_word_embeddings": config["tie_word_embeddings"],
             **{"initializer_range": 0.2, "bos_token_id": 1, "eos_token_id": 2},
         }
@@ -153,7 +199,9 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
 
 
 def random_model(family: str, seed: int) -> Any:
-    """A model of transformers in evaluation mode, in float32, without zeros and ones among its weights."""
+    """A model of transformers in evaluation mode, in float32, without zeros and ones among its
+    weights.
+    """
     rng = random.Random(f"{family} {seed}")
     config = getattr(transformers, f"{CLASSES[family]}Config")(**random_config(family, rng))
     torch.manual_seed(seed)
@@ -167,7 +215,9 @@ def random_model(family: str, seed: int) -> Any:
     return model
 
 
-def stored_model(family: str, seed: int, directory: Path, dtype: torch.dtype = torch.float32) -> Any:
+def stored_model(
+    family: str, seed: int, directory: Path, dtype: torch.dtype = torch.float32
+) -> Any:
     """The same, saved in a directory."""
     model = random_model(family, seed).to(dtype)
     model.save_pretrained(directory)
@@ -175,7 +225,9 @@ def stored_model(family: str, seed: int, directory: Path, dtype: torch.dtype = t
 
 
 def as_float64(model: nn.Module) -> nn.Module:
-    """Everything but the angles of the rotation, which are float32 on both sides; a scale of the embedding exactly."""
+    """Everything but the angles of the rotation, which are float32 on both sides; a scale of the
+    embedding exactly.
+    """
     model.double()
     for module in model.modules():
         if hasattr(module, "scalar_embed_scale"):  # Gemma's buffer is its float32 number
@@ -189,13 +241,19 @@ def as_float64(model: nn.Module) -> nn.Module:
 @contextmanager
 def no_rounding() -> Iterator[None]:
     """Within it, transformers keeps float64 where it would compute norms and softmax in float32."""
-    float_, to, softmax = Tensor.float, Tensor.to, F.softmax
+    float_ = Tensor.float
+    to = Tensor.to
+    softmax = F.softmax
 
     def wide_float(self: Tensor, *args: Any, **options: Any) -> Tensor:
         return self if self.dtype == torch.float64 else float_(self, *args, **options)
 
     def wide_to(self: Tensor, *args: Any, **options: Any) -> Tensor:
-        return self if self.dtype == torch.float64 and args[:1] == (torch.float32,) else to(self, *args, **options)
+        return (
+            self
+            if self.dtype == torch.float64 and args[:1] == (torch.float32,)
+            else to(self, *args, **options)
+        )
 
     def wide_softmax(x: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
         return softmax(x, *args, dtype=None if x.dtype == torch.float64 else dtype, **options)

@@ -1,4 +1,5 @@
-"""Converts directories of Hugging Face to GGUF with llama.cpp's own converter, leaving the vocabulary out.
+"""Converts directories of Hugging Face to GGUF with llama.cpp's own converter, leaving the
+vocabulary out.
 
     llama_cpp_convert.py LLAMA_CPP DIRECTORY ...
 
@@ -25,7 +26,9 @@ for directory in map(Path, directories):
     # transformers renames some fields that the converter asks for.
     fields = json.loads((directory / "config.json").read_text())
     hparams = conversion.ModelBase.load_hparams(directory, False) | fields
-    model = conversion.get_model_class(conversion.get_model_architecture(hparams, conversion.ModelType.TEXT))
+    model = conversion.get_model_class(
+        conversion.get_model_architecture(hparams, conversion.ModelType.TEXT)
+    )
     try:
         type("Model", (model,), {"set_vocab": no_vocabulary, "model_arch": model.model_arch})(
             directory, gguf.LlamaFileType.ALL_F32, directory.with_suffix(".gguf"), hparams=hparams

@@ -40,7 +40,9 @@ def random_blocks(kind: str, rows: int, width: int, generator: np.random.Generat
     return blocks.reshape(rows, -1)
 
 
-def write_mixture(path: Path, config: DecoderConfig = MIXTURE, kind: str = "Q4_K", seed: int = 0) -> None:
+def write_mixture(
+    path: Path, config: DecoderConfig = MIXTURE, kind: str = "Q4_K", seed: int = 0
+) -> None:
     """Write a Qwen3 MoE whose matrices are packed in ``kind``, with ``"Q4_K"`` as in Q4_K_M."""
     generator = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "qwen3moe")

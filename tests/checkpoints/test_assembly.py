@@ -22,9 +22,17 @@ from glassformer.memory import Memory
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
-CPU, HERE = torch.device("cpu"), Path("here")
+CPU = torch.device("cpu")
+HERE = Path("here")
 CONFIG = DecoderConfig(
-    vocab_size=20, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8, num_experts=4, rope_scaling=Yarn()
+    vocab_size=20,
+    num_layers=2,
+    hidden_dim=32,
+    ff_dim=32,
+    num_heads=2,
+    head_dim=8,
+    num_experts=4,
+    rope_scaling=Yarn(),
 )
 
 
@@ -38,7 +46,9 @@ def test_an_empty_decoder_that_is_filled_is_the_one_it_was(change: dict[str, Any
         del state["output.weight"]
     filled = fill(empty, state)
     assert not any(tensor.is_meta for tensor in (*filled.parameters(), *filled.buffers()))
-    assert all(tensor.data_ptr() == state[name].data_ptr() for name, tensor in filled.named_parameters())
+    assert all(
+        tensor.data_ptr() == state[name].data_ptr() for name, tensor in filled.named_parameters()
+    )
     assert (filled.output.weight is filled.embedding.weight) == decoder.config.tied_output
     tokens = torch.randint(20, (1, 30))
     with torch.no_grad():
@@ -53,13 +63,24 @@ def test_an_empty_decoder_that_is_filled_is_the_one_it_was(change: dict[str, Any
             {"num_layers": 600},
             "num_layers = 600 and num_experts = 4, which take at least 5400 tensors, with 5000",
         ),
-        (51, {"num_experts": 10_000}, "num_layers = 2 and num_experts = 10000, which take at least 60014 tensors"),
+        (
+            51,
+            {"num_experts": 10_000},
+            "num_layers = 2 and num_experts = 10000, which take at least 60014 tensors",
+        ),
     ],
 )
-def test_more_tensors_than_there_are_are_not_named(count: int, change: dict[str, Any], message: str) -> None:
-    stored = {str(name): FileTensor(WeightFile((HERE,)), str(name), [100, 100], "U8") for name in range(count)}
+def test_more_tensors_than_there_are_are_not_named(
+    count: int, change: dict[str, Any], message: str
+) -> None:
+    stored = {
+        str(name): FileTensor(WeightFile((HERE,)), str(name), [100, 100], "U8")
+        for name in range(count)
+    }
     check_sizes(CONFIG, stored, HERE)
-    of_layer = 7 + 3 * change["num_experts"] if "num_experts" in change else 9  # a tensor for each expert and matrix
+    of_layer = (
+        7 + 3 * change["num_experts"] if "num_experts" in change else 9
+    )  # a tensor for each expert and matrix
     with refused(message, error=CheckpointError):
         check_sizes(dataclasses.replace(CONFIG, **change), stored, HERE, of_layer)
 
@@ -81,9 +102,13 @@ def test_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     require_memory(decoder, torch.device("cpu"), HERE)  # nobody knows
 
 
-def test_a_full_disk_is_refused_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_is_refused_with_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=60_000_000))
-    with refused("where 60.0 MB are free", expected="room for 78.6 MB"):  # the weights, and 64 MiB that stay free
+    with refused(
+        "where 60.0 MB are free", expected="room for 78.6 MB"
+    ):  # the weights, and 64 MiB that stay free
         require_room(tmp_path / "new", 11_500_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=80_000_000))
     require_room(tmp_path / "new", 11_500_000)

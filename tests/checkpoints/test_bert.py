@@ -12,7 +12,13 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, PreTrainedModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedModel,
+)
 
 from glassformer.checkpoints.bert import load_encoder, read_encoder_config, save_encoder
 from glassformer.models import Encoder, EncoderConfig
@@ -111,7 +117,9 @@ def test_old_names_of_norms_and_stored_positions(tiny: Path) -> None:
 
     def age(tensors: dict[str, Tensor]) -> None:
         for name in list(tensors):
-            old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+                "LayerNorm.bias", "LayerNorm.beta"
+            )
             tensors[f"bert.{old}"] = tensors.pop(name)
         tensors["bert.embeddings.position_ids"] = torch.arange(32)[None]
 
@@ -120,7 +128,8 @@ def test_old_names_of_norms_and_stored_positions(tiny: Path) -> None:
 
 
 def test_missing_fields_have_berts_defaults() -> None:
-    config, theirs = read_encoder_config({"model_type": "bert"}), BertConfig()
+    config = read_encoder_config({"model_type": "bert"})
+    theirs = BertConfig()
     assert (config.hidden_dim, config.num_layers, config.num_heads) == (768, 12, 12)
     assert (config.ff_dim, config.vocab_size, config.max_seq_len) == (3072, 30522, 512)
     assert (config.norm_eps, config.dropout, config.token_types) == (theirs.layer_norm_eps, 0.1, 2)
@@ -134,11 +143,13 @@ def test_minilm_is_hugging_faces(minilm: Path) -> None:
 
     texts = [
         "A man is eating food.",
-        "The acting was superb, though the plot never quite came together in its last, overlong half hour.",
+        "The acting was superb, though the plot never quite came together in its last, overlong "
+        "half hour.",
         "No!",
         "Unwatchable. " * 60,
     ]
-    tokenizer, peer = AutoTokenizer.from_pretrained(minilm), BertModel.from_pretrained(minilm, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    peer = BertModel.from_pretrained(minilm, dtype=torch.float32)
     encoder = load_encoder(minilm).eval()
     given = tokenizer(texts, padding=True, return_tensors="pt")
     real = given["attention_mask"].bool()
@@ -157,7 +168,9 @@ def test_a_new_head_is_drawn_and_the_rest_is_read(tiny: Path) -> None:
     heads = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        encoder = load_encoder(tiny, num_classes=3, pooling="cls", dropout=0.25, attention_dropout=0.0)
+        encoder = load_encoder(
+            tiny, num_classes=3, pooling="cls", dropout=0.25, attention_dropout=0.0
+        )
         heads.append(encoder.classifier.weight)
     assert heads[0].shape == (3, 24)
     assert heads[0].requires_grad
@@ -165,7 +178,12 @@ def test_a_new_head_is_drawn_and_the_rest_is_read(tiny: Path) -> None:
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])
     config = encoder.config
-    assert (config.pooling, config.dropout, config.attention_dropout, config.ff_dropout) == ("cls", 0.25, 0.0, 0.0)
+    assert (config.pooling, config.dropout, config.attention_dropout, config.ff_dropout) == (
+        "cls",
+        0.25,
+        0.0,
+        0.0,
+    )
     assert (encoder.classifier.bias == 0).all()
     encoder(torch.ones(2, 5, dtype=torch.long)).sum().backward()
     assert all(weight.grad is not None for weight in encoder.parameters())
@@ -179,11 +197,16 @@ def test_a_new_head_is_drawn_and_the_rest_is_read(tiny: Path) -> None:
         ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, "cls"),
         ({"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}, "max"),
         # As later versions write it.
-        *(({"embedding_dimension": 24, "pooling_mode": mode}, mode) for mode in ("cls", "mean", "max")),
+        *(
+            ({"embedding_dimension": 24, "pooling_mode": mode}, mode)
+            for mode in ("cls", "mean", "max")
+        ),
         ({"embedding_dimension": 24, "pooling_mode": ["cls"]}, "cls"),
     ],
 )
-def test_pooling_is_what_sentence_transformers_says(tiny: Path, said: dict[str, Any], expected: str) -> None:
+def test_pooling_is_what_sentence_transformers_says(
+    tiny: Path, said: dict[str, Any], expected: str
+) -> None:
     (tiny / "1_Pooling").mkdir()
     (tiny / "1_Pooling" / "config.json").write_text(json.dumps(said))
     assert load_encoder(tiny).config.pooling == expected
@@ -196,14 +219,19 @@ def test_pooling_is_what_sentence_transformers_says(tiny: Path, said: dict[str, 
         ({"pooling_mode_weightedmean_tokens": True}, "pooling_mode_weightedmean_tokens"),
         ({"pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt_len"),
         ({"pooling_mode_lasttoken": True}, "lasttoken"),
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "the pooling mean and cls"),
+        (
+            {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+            "the pooling mean and cls",
+        ),
         ({"pooling_mode_mean_tokens": False}, "of no kind"),
         ({"pooling_mode": "lasttoken"}, "the pooling lasttoken"),
         ({"pooling_mode": ["mean", "max"]}, "the pooling mean and max"),
         ({"pooling_mode": 3}, "the pooling 3"),
     ],
 )
-def test_another_pooling_is_refused_unless_one_is_chosen(tiny: Path, said: dict[str, Any], message: str) -> None:
+def test_another_pooling_is_refused_unless_one_is_chosen(
+    tiny: Path, said: dict[str, Any], message: str
+) -> None:
     (tiny / "1_Pooling").mkdir()
     (tiny / "1_Pooling" / "config.json").write_text(json.dumps(said))
     with refused(message, expected="one of mean, cls, max"):
@@ -216,7 +244,10 @@ def test_modules_behind_the_pooling_are_refused_unless_one_is_chosen(tiny: Path)
     (tiny / "1_Pooling" / "config.json").write_text("{}")
     for last, fits in (("Normalize", True), ("Dense", False), ("LSTM", False), ("Pooling", False)):
         kinds = {"": "Transformer", "1_Pooling": "Pooling", f"2_{last}": last}
-        modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+        modules = [
+            {"path": path, "type": f"sentence_transformers.models.{kind}"}
+            for path, kind in kinds.items()
+        ]
         (tiny / "modules.json").write_text(json.dumps(modules))
         if fits:
             assert load_encoder(tiny).config.pooling == "mean"
@@ -236,7 +267,10 @@ def test_modules_behind_the_pooling_are_refused_unless_one_is_chosen(tiny: Path)
 
 def test_half_precision_files_are_widened(tiny: Path) -> None:
     exact = load_encoder(tiny)
-    edit_tensors(tiny, lambda tensors: tensors.update({name: tensor.half() for name, tensor in tensors.items()}))
+    edit_tensors(
+        tiny,
+        lambda tensors: tensors.update({name: tensor.half() for name, tensor in tensors.items()}),
+    )
     for dtype in (torch.float32, torch.bfloat16):
         loaded = load_encoder(tiny, dtype=dtype)
         assert {weight.dtype for weight in loaded.parameters()} == {dtype}
@@ -254,8 +288,12 @@ def test_loading_draws_no_random_numbers(tiny: Path) -> None:
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
 @pytest.mark.parametrize("num_classes", [None, 3])
-def test_an_encoder_comes_back_as_it_was_saved(tmp_path: Path, positions: Any, num_classes: int | None) -> None:
-    config = EncoderConfig(50, 2, 24, 40, 4, num_classes=num_classes, positions=positions, pooling="max", pad_id=2)
+def test_an_encoder_comes_back_as_it_was_saved(
+    tmp_path: Path, positions: Any, num_classes: int | None
+) -> None:
+    config = EncoderConfig(
+        50, 2, 24, 40, 4, num_classes=num_classes, positions=positions, pooling="max", pad_id=2
+    )
     encoder = Encoder(config).eval()
     save_encoder(encoder, tmp_path / "saved")
     loaded = load_encoder(tmp_path / "saved").eval()
@@ -278,8 +316,14 @@ def test_a_bert_can_be_saved_and_read_again(tiny: Path, tmp_path: Path) -> None:
     assert loaded.config == encoder.config
     assert loaded.config.dropout > 0
     assert not loaded.training
-    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in encoder.state_dict().items())
-    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["config.json", "model.safetensors"]
+    assert all(
+        torch.equal(tensor, loaded.state_dict()[name])
+        for name, tensor in encoder.state_dict().items()
+    )
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+    ]
 
 
 # What cannot be read
@@ -300,13 +344,24 @@ def test_a_bert_can_be_saved_and_read_again(tiny: Path, tmp_path: Path) -> None:
         ({"num_hidden_layers": 3}, r"missing encoder\.layer\.2\.attention\.self\.query\.weight"),
         ({"num_hidden_layers": 10**7}, r"config.json with 10000000 layers with 39 tensors"),
         ({"num_hidden_layers": 1}, r"unknown encoder\.layer\.1\.attention"),
-        ({"vocab_size": 51}, r"embeddings\.word_embeddings\.weight of shape \[50, 24\] instead of \[51, 24\]"),
-        ({"max_position_embeddings": 16}, r"position_embeddings\.weight of shape \[32, 24\] instead of \[16, 24\]"),
-        ({"intermediate_size": 41}, r"layer\.1\.intermediate\.dense\.bias of shape \[40\] instead of \[41\]"),
+        (
+            {"vocab_size": 51},
+            r"embeddings\.word_embeddings\.weight of shape \[50, 24\] instead of \[51, 24\]",
+        ),
+        (
+            {"max_position_embeddings": 16},
+            r"position_embeddings\.weight of shape \[32, 24\] instead of \[16, 24\]",
+        ),
+        (
+            {"intermediate_size": 41},
+            r"layer\.1\.intermediate\.dense\.bias of shape \[40\] instead of \[41\]",
+        ),
         ({"type_vocab_size": 0}, r"unknown embeddings\.token_type_embeddings\.weight"),
     ],
 )
-def test_configurations_that_do_not_fit_are_refused(tiny: Path, changes: dict[str, Any], message: str) -> None:
+def test_configurations_that_do_not_fit_are_refused(
+    tiny: Path, changes: dict[str, Any], message: str
+) -> None:
     edit_config(tiny, **changes)
     with refused(anywhere=message):
         load_encoder(tiny)

@@ -1,4 +1,6 @@
-"""Damaged checkpoints: each is refused with the file and the tensor named, in little time and memory."""
+"""Damaged checkpoints: each is refused with the file and the tensor named, in little time and
+memory.
+"""
 
 import json
 import os
@@ -21,11 +23,15 @@ from glassformer.checkpoints.decoders import save_decoder
 from glassformer.models import Decoder, DecoderConfig
 from processes import printed
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured as on Linux")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="peaks are measured as on Linux"
+)
 
 KINDS = ("huggingface", "openai", "pieces", "dense", "mixtral", "own")
 SMALL = replace(GPT_OSS_TINY, vocab_size=64, num_layers=2, num_experts=4, num_heads=4)
-MIXTRAL = DecoderConfig(vocab_size=64, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=16, num_experts=4)
+MIXTRAL = DecoderConfig(
+    vocab_size=64, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=16, num_experts=4
+)
 BYTES = 2**28
 
 
@@ -46,7 +52,11 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load(intact: Path) -> Iterator[Callable[[Path], dict[str, Any]]]:
     """Loads a directory in a process of its own, which lasts; one that dies fails the test."""
     worker = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("damaged_worker.py")), *(str(intact / kind) for kind in KINDS)],
+        [
+            sys.executable,
+            str(Path(__file__).with_name("damaged_worker.py")),
+            *(str(intact / kind) for kind in KINDS),
+        ],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -65,7 +75,9 @@ def load(intact: Path) -> Iterator[Callable[[Path], dict[str, Any]]]:
     worker.stdout.close()
 
 
-def check(damage: Damage, kind: str, rng: random.Random, intact: Path, root: Path, load: Any) -> dict[str, Any] | None:
+def check(
+    damage: Damage, kind: str, rng: random.Random, intact: Path, root: Path, load: Any
+) -> dict[str, Any] | None:
     """Damage a copy and load it."""
     directory = root / "damaged"
     shutil.rmtree(directory, ignore_errors=True)
@@ -111,15 +123,27 @@ def test_intact_ones_load(kind: str, intact: Path, load: Any) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_each_damage_of_each_kind(damage: Damage, intact: Path, tmp_path: Path, load: Any) -> None:
-    done = [check(damage, kind, random.Random(turn), intact, tmp_path, load) for kind in KINDS for turn in range(2)]
+    done = [
+        check(damage, kind, random.Random(turn), intact, tmp_path, load)
+        for kind in KINDS
+        for turn in range(2)
+    ]
     assert any(done)
 
 
 @pytest.mark.slow
-def test_five_hundred_damaged_checkpoints_are_refused(intact: Path, tmp_path: Path, load: Any) -> None:
+def test_five_hundred_damaged_checkpoints_are_refused(
+    intact: Path, tmp_path: Path, load: Any
+) -> None:
     @seed(500)
-    @settings(max_examples=500, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(damage=st.sampled_from(DAMAGES), kind=st.sampled_from(KINDS), rng=st.randoms(use_true_random=True))
+    @settings(
+        max_examples=500, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(
+        damage=st.sampled_from(DAMAGES),
+        kind=st.sampled_from(KINDS),
+        rng=st.randoms(use_true_random=True),
+    )
     def search_on(damage: Damage, kind: str, rng: random.Random) -> None:
         # Not every kind has everything to damage.
         assume(check(damage, kind, rng, intact, tmp_path, load) is not None)
@@ -129,7 +153,9 @@ def test_five_hundred_damaged_checkpoints_are_refused(intact: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_that_change_anywhere(kind: str, intact: Path, tmp_path: Path, load: Any) -> None:
-    """Some mean nothing and some only other weights; but nothing else happens than a refusal or a load."""
+    """Some mean nothing and some only other weights; but nothing else happens than a refusal or a
+    load.
+    """
     rng = random.Random(kind)
     for _ in range(40):
         directory = tmp_path / "changed"

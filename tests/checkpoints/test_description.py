@@ -10,7 +10,14 @@ import pytest
 import torch
 from random_gpt_oss import GPT_OSS_TINY, SIZES, random_gpt_oss, write_random_gpt_oss
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForCausalLM, BertConfig, GPT2Config, GPTNeoXConfig, RobertaConfig
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    BertConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    RobertaConfig,
+)
 
 from glassformer.checkpoints.bert import save_encoder
 from glassformer.checkpoints.description import describe
@@ -27,7 +34,14 @@ from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from refusals import refused
 
 DENSE = DecoderConfig(
-    vocab_size=50, num_layers=3, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, num_experts=4, num_kv_heads=2
+    vocab_size=50,
+    num_layers=3,
+    hidden_dim=32,
+    ff_dim=64,
+    num_heads=4,
+    head_dim=8,
+    num_experts=4,
+    num_kv_heads=2,
 )
 
 
@@ -36,9 +50,14 @@ def header_of(size: str, directory: Path) -> None:
     model = random_gpt_oss(SIZES[size])
     written, tensors = in_family(OPENAI, model)
     (directory / "config.json").write_text(json.dumps(written))
-    header, end = {}, 0
+    header = {}
+    end = 0
     for name, tensor in tensors.items():
-        header[name] = {"dtype": tensor.kind, "shape": tensor.shape, "data_offsets": [end, end + tensor.nbytes]}
+        header[name] = {
+            "dtype": tensor.kind,
+            "shape": tensor.shape,
+            "data_offsets": [end, end + tensor.nbytes],
+        }
         end += tensor.nbytes
     text = json.dumps(header).encode()
     with (directory / "model.safetensors").open("wb") as file:
@@ -47,15 +66,23 @@ def header_of(size: str, directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "total", "active", "experts"), [("20b", 20.91, 3.61, 19.12), ("120b", 116.83, 5.13, 114.71)]
+    ("size", "total", "active", "experts"),
+    [("20b", 20.91, 3.61, 19.12), ("120b", 116.83, 5.13, 114.71)],
 )
-def test_the_released_sizes(size: str, total: float, active: float, experts: float, tmp_path: Path) -> None:
+def test_the_released_sizes(
+    size: str, total: float, active: float, experts: float, tmp_path: Path
+) -> None:
     header_of(size, tmp_path)
     found = describe(tmp_path)
     # OpenAI's model card, table 1, in billions; its MLP has the routers too.
     got = [found.total, found.active, found.parameters["experts"] + found.parameters["router"]]
     assert [round(number / 1e9, 2) for number in got] == [total, active, experts]
-    assert (found.family, found.layout, found.experts, found.num_files) == ("gpt-oss", "OpenAI", "mxfp4", 1)
+    assert (found.family, found.layout, found.experts, found.num_files) == (
+        "gpt-oss",
+        "OpenAI",
+        "mxfp4",
+        1,
+    )
 
 
 def held(decoder: Decoder) -> int:
@@ -66,7 +93,9 @@ def held(decoder: Decoder) -> int:
 def test_memory_is_what_loading_takes(layout: Any, tmp_path: Path) -> None:
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY, layout=layout, shard_bytes=200_000)
     found = describe(tmp_path / "model")
-    packed, dense = (Decoder.from_pretrained(tmp_path / "model", experts=kind) for kind in ("mxfp4", "dense"))
+    packed, dense = (
+        Decoder.from_pretrained(tmp_path / "model", experts=kind) for kind in ("mxfp4", "dense")
+    )
     assert found.memory(2, packed=True) == held(packed)
     assert found.memory(2) == held(dense)
     assert found.memory(4) == held(dense.float())
@@ -81,7 +110,9 @@ def test_a_cache(tokens: int, tmp_path: Path) -> None:
     write_random_gpt_oss(tmp_path / "model")
     found = describe(tmp_path / "model")
     seen = [min(tokens, 16), tokens, min(tokens, 16), tokens]
-    assert found.cache(tokens) == sum(seen) * 2 * 2 * 16 * 2  # keys and values, two heads of 16, two bytes
+    assert (
+        found.cache(tokens) == sum(seen) * 2 * 2 * 16 * 2
+    )  # keys and values, two heads of 16, two bytes
 
 
 def test_active_parameters_are_those_that_a_gradient_reaches(tmp_path: Path) -> None:
@@ -115,16 +146,26 @@ def test_own_decoders(config: DecoderConfig, tmp_path: Path) -> None:
     attention = sum(w.numel() for name, w in decoder.named_parameters() if ".attention." in name)
     assert found.parameters["attention"] == attention
     inside = sum(w.numel() for name, w in decoder.named_parameters() if ".ffn." in name)
-    assert sum(found.parameters.get(part, 0) for part in ("experts", "feed-forward", "router")) == inside  # type: ignore[call-overload]
+    assert (
+        sum(found.parameters.get(part, 0) for part in ("experts", "feed-forward", "router"))
+        == inside
+    )  # type: ignore[call-overload]
     if config.tied_output:
         assert found.active == found.total
 
 
 def test_packed_own_decoders(tmp_path: Path) -> None:
     write_random_gpt_oss(tmp_path / "theirs")
-    Decoder.from_pretrained(tmp_path / "theirs").save_pretrained(tmp_path / "own", layout="glassformer")
-    theirs, own = describe(tmp_path / "theirs"), describe(tmp_path / "own")
-    assert (own.parameters, own.stored_bytes, own.active) == (theirs.parameters, theirs.stored_bytes, theirs.active)
+    Decoder.from_pretrained(tmp_path / "theirs").save_pretrained(
+        tmp_path / "own", layout="glassformer"
+    )
+    theirs = describe(tmp_path / "theirs")
+    own = describe(tmp_path / "own")
+    assert (own.parameters, own.stored_bytes, own.active) == (
+        theirs.parameters,
+        theirs.stored_bytes,
+        theirs.active,
+    )
 
 
 def test_the_bert_family(tmp_path: Path) -> None:
@@ -136,7 +177,11 @@ def test_the_bert_family(tmp_path: Path) -> None:
         found = describe(tmp_path / name)
         assert found.family == "BERT"
         assert found.total == sum(weight.numel() for weight in model.parameters())
-        embedded = sum(w.numel() for n, w in model.named_parameters() if "embeddings" in n and "LayerNorm" not in n)
+        embedded = sum(
+            w.numel()
+            for n, w in model.named_parameters()
+            if "embeddings" in n and "LayerNorm" not in n
+        )
         assert found.parameters["embedding"] == embedded
         assert (found.experts, found.memory(2, packed=True), found.cache(100)) == (None, None, 0)
 
@@ -145,13 +190,20 @@ def test_numbers_that_are_not_read_take_room_too(tmp_path: Path) -> None:
     save_encoder(Encoder(EncoderConfig(60, 1, 16, 32, 2)), tmp_path / "model")
     assert "others" not in describe(tmp_path / "model").stored_bytes
     file = tmp_path / "model" / "model.safetensors"
-    more = {"pooler.a": torch.ones(6, 5).to(torch.float8_e4m3fn), "pooler.b": torch.ones(7, dtype=torch.uint16)}
+    more = {
+        "pooler.a": torch.ones(6, 5).to(torch.float8_e4m3fn),
+        "pooler.b": torch.ones(7, dtype=torch.uint16),
+    }
     save_file(load_file(file) | more, file)
     assert describe(tmp_path / "model").stored_bytes["others"] == 30 + 14
 
 
 def test_own_encoders(tmp_path: Path) -> None:
-    encoder = Encoder(EncoderConfig(vocab_size=30, num_layers=1, hidden_dim=16, ff_dim=16, num_heads=2, num_classes=2))
+    encoder = Encoder(
+        EncoderConfig(
+            vocab_size=30, num_layers=1, hidden_dim=16, ff_dim=16, num_heads=2, num_classes=2
+        )
+    )
     save_encoder(encoder, tmp_path / "model")
     found = describe(tmp_path / "model")
     assert found.total == sum(weight.numel() for weight in encoder.parameters())
@@ -164,7 +216,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     config = json.loads(file.read_text())
     for changes, named in (
         ({"intermediate_size": 63}, r"w1\.weight of shape \[64, 32\] instead of \[63, 32\]"),
-        ({"model_type": "bert", "hidden_act": "relu", "hidden_size": "wide"}, "hidden_size = 'wide'"),
+        (
+            {"model_type": "bert", "hidden_act": "relu", "hidden_size": "wide"},
+            "hidden_size = 'wide'",
+        ),
     ):
         file.write_text(json.dumps(config | changes))
         with refused(named, error=CheckpointError):
@@ -173,8 +228,12 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pack", get_args(Pack))
 @pytest.mark.parametrize(("ff_dim", "fits"), [(64, True), (48, False)])
-def test_kinds_that_cannot_hold_the_weights(pack: Pack, ff_dim: int, fits: bool, tmp_path: Path) -> None:
-    Decoder(replace(DENSE, num_experts=None, ff_dim=ff_dim)).bfloat16().save_pretrained(tmp_path / "model")
+def test_kinds_that_cannot_hold_the_weights(
+    pack: Pack, ff_dim: int, fits: bool, tmp_path: Path
+) -> None:
+    Decoder(replace(DENSE, num_experts=None, ff_dim=ff_dim)).bfloat16().save_pretrained(
+        tmp_path / "model"
+    )
     found = describe(tmp_path / "model")
     if fits:
         decoder = Decoder.from_pretrained(tmp_path / "model", pack=pack)
@@ -203,7 +262,9 @@ def test_parts_are_those_of_the_decoder_whatever_their_names(tied: bool, tmp_pat
         file = tmp_path / "model" / "model.safetensors"
         # As older versions of transformers wrote them.
         mask = "transformer.h.0.attn.bias" if positions else "gpt_neox.layers.0.attention.bias"
-        save_file(load_file(file) | {mask: torch.ones(1, 1, 64, 64)}, file, metadata={"format": "pt"})
+        save_file(
+            load_file(file) | {mask: torch.ones(1, 1, 64, 64)}, file, metadata={"format": "pt"}
+        )
         found = describe(tmp_path / "model")
         total = sum(weight.numel() for weight in model.parameters())
         assert found.total == total
@@ -242,5 +303,6 @@ def test_memory_of_gguf_files_with_packed_experts(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     file = read_gguf(tmp_path / "model.gguf")
-    found, decoder = describe(file.path), load_gguf(file)
+    found = describe(file.path)
+    decoder = load_gguf(file)
     assert (found.held, found.experts) == (held(decoder), "mxfp4")

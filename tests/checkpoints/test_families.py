@@ -1,4 +1,6 @@
-"""Every family against transformers: logits, gradients, caches, and files that come back bit for bit."""
+"""Every family against transformers: logits, gradients, caches, and files that come back bit for
+bit.
+"""
 
 import copy
 import json
@@ -12,7 +14,15 @@ import family_models
 import numpy as np
 import pytest
 import torch
-from family_models import FAMILIES, LONGEST, VOCAB, as_float64, no_rounding, random_model, stored_model
+from family_models import (
+    FAMILIES,
+    LONGEST,
+    VOCAB,
+    as_float64,
+    no_rounding,
+    random_model,
+    stored_model,
+)
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
@@ -27,7 +37,13 @@ from glassformer.checkpoints.decoders import (
 from glassformer.checkpoints.description import describe
 from glassformer.checkpoints.families.gguf_metadata import gguf_entries, read_gguf_config
 from glassformer.checkpoints.families.table import Family, canonical
-from glassformer.checkpoints.families.tensor_names import HEAD_BY_HEAD, NEIGHBOURS, SHIFTED, SWAPPED_HALVES, TRANSPOSED
+from glassformer.checkpoints.families.tensor_names import (
+    HEAD_BY_HEAD,
+    NEIGHBOURS,
+    SHIFTED,
+    SWAPPED_HALVES,
+    TRANSPOSED,
+)
 from glassformer.checkpoints.store import open_model
 from glassformer.errors import CheckpointError
 from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
@@ -35,7 +51,8 @@ from glassformer.models import Decoder, DecoderConfig
 from glassformer.processor_time import Budget
 from refusals import refused
 
-FEW, MANY = range(2), range(40)
+FEW = range(2)
+MANY = range(40)
 # Windows, and the original length of rescaled rotations, are shorter.
 LENGTH = 40
 
@@ -60,7 +77,11 @@ def weight_of(model: Any, name: str, of: Callable[[Tensor], Tensor | None]) -> T
         # Mixtral's files have names of their own.
         layer = layer.replace("block_sparse_moe", "mlp")
         matrix = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(matrix, matrix)
-        packed = of(parameters[f"{layer}.experts.{'down_proj' if matrix == 'down_proj' else 'gate_up_proj'}"])
+        packed = of(
+            parameters[
+                f"{layer}.experts.{'down_proj' if matrix == 'down_proj' else 'gate_up_proj'}"
+            ]
+        )
         one = packed[int(expert)]
         half = len(one) // 2
         return {"gate_proj": one[:half], "up_proj": one[half:], "down_proj": one}[matrix]
@@ -78,19 +99,23 @@ def check_logits(family: str, seed: int, directory: Path) -> None:
         # Of logits of 10; transformers' own kernels differ by as much.
         bound = 5e-5 * max(1, largest(logits) / 10)
         assert largest(load_decoder(directory).eval()(tokens) - logits) <= bound
-    ours, theirs = load_decoder(directory, dtype=torch.float64), as_float64(model)
+    ours = load_decoder(directory, dtype=torch.float64)
+    theirs = as_float64(model)
     with no_rounding():
         wanted = theirs(tokens).logits
         torch.nn.functional.cross_entropy(wanted.flatten(0, 1), tokens.flatten()).backward()
     got = ours.eval()(tokens)
     torch.nn.functional.cross_entropy(got.flatten(0, 1), tokens.flatten()).backward()
-    # nanochat normalises after the rotation, whose cosines and sines are float32 numbers on both sides.
+    # nanochat normalises after the rotation, whose cosines and sines are float32 numbers on both
+    # sides.
     assert largest(got - wanted) <= (1e-6 if family == "nanochat" else 1e-10)
     gradients = {name: each.grad for name, each in ours.named_parameters()}
     row = families.family_of(json.loads((directory / "config.json").read_text())["model_type"])
     for entry in row.entries(ours.config):
         if entry.theirs:
-            read = entry.read(lambda name: weight_of(theirs, name, lambda parameter: parameter.grad))
+            read = entry.read(
+                lambda name: weight_of(theirs, name, lambda parameter: parameter.grad)
+            )
             for name, gradient in read.items():
                 shift = 1 if SHIFTED in entry.parts else 0
                 bound = 1e-6 if family == "nanochat" else 1e-8
@@ -113,19 +138,28 @@ def test_logits_and_gradients_of_many_configurations(family: str, tmp_path: Path
 @every_family
 @torch.no_grad()
 def test_padded_batches_and_caches(family: str, tmp_path: Path) -> None:
-    """A text padded on the left has transformers' logits, and tokens one by one have those of the text at once."""
+    """A text padded on the left has transformers' logits, and tokens one by one have those of the
+    text at once.
+    """
     model = as_float64(stored_model(family, 0, tmp_path))
     decoder = load_decoder(tmp_path, dtype=torch.float64).eval()
-    tokens, real = some_tokens(12), torch.ones(2, 12, dtype=torch.bool)
+    tokens = some_tokens(12)
+    real = torch.ones(2, 12, dtype=torch.bool)
     real[1, :5] = False
     with no_rounding():
         # Angles at other positions are other float32 numbers; learned positions count real tokens.
-        places = (real.cumsum(1) - 1).clamp(min=0) if family in ("gpt2", "gpt_neo") else torch.arange(12).expand(2, 12)
+        places = (
+            (real.cumsum(1) - 1).clamp(min=0)
+            if family in ("gpt2", "gpt_neo")
+            else torch.arange(12).expand(2, 12)
+        )
         wanted = model(tokens, attention_mask=real.long(), position_ids=places).logits
     bound = 1e-6 if family == "nanochat" else 1e-10
     assert largest((decoder(tokens, key_padding=real) - wanted)[real]) <= bound
     cache = decoder.new_cache(2)
-    pieces = [decoder(tokens[:, start:stop], cache=cache) for start, stop in ((0, 5), (5, 6), (6, 12))]
+    pieces = [
+        decoder(tokens[:, start:stop], cache=cache) for start, stop in ((0, 5), (5, 6), (6, 12))
+    ]
     assert largest(torch.cat(pieces, 1) - decoder(tokens)) <= 1e-10
 
 
@@ -133,7 +167,8 @@ def test_padded_batches_and_caches(family: str, tmp_path: Path) -> None:
 @every_family
 @torch.no_grad()
 def test_greedy_tokens_are_transformers(family: str, tmp_path: Path) -> None:
-    model, decoder = stored_model(family, 0, tmp_path), load_decoder(tmp_path).eval()
+    model = stored_model(family, 0, tmp_path)
+    decoder = load_decoder(tmp_path).eval()
     text = theirs = some_tokens(4)[:1]
     for _ in range(LONGEST - 4):
         text = torch.cat([text, decoder(text)[:, -1:].argmax(-1)], 1)
@@ -149,7 +184,11 @@ def test_saved_back_bit_for_bit(family: str, dtype: torch.dtype, tmp_path: Path)
     save_decoder(decoder, tmp_path / "ours", shard_bytes=4000)
     assert len(list((tmp_path / "ours").glob("model-*.safetensors"))) > 1
     wanted = load_file(tmp_path / "theirs" / "model.safetensors")
-    got = {name: each for file in (tmp_path / "ours").glob("*.safetensors") for name, each in load_file(file).items()}
+    got = {
+        name: each
+        for file in (tmp_path / "ours").glob("*.safetensors")
+        for name, each in load_file(file).items()
+    }
     assert got.keys() == wanted.keys()
     row = families.family_of(model.config.model_type)
     shifted = {entry.theirs[0] for entry in row.entries(decoder.config) if SHIFTED in entry.parts}
@@ -167,11 +206,14 @@ def test_saved_back_bit_for_bit(family: str, dtype: torch.dtype, tmp_path: Path)
         for name, tensor in load_decoder(tmp_path / place).state_dict().items():
             assert tensor.dtype == decoder.state_dict()[name].dtype
             assert torch.equal(tensor, decoder.state_dict()[name])
-    tokens, logits = some_tokens(), []
+    tokens = some_tokens()
+    logits = []
     for directory in (tmp_path / "theirs", tmp_path / "ours"):
         options = {"dtype": dtype, "experts_implementation": "eager", "output_loading_info": True}
         read, told = type(model).from_pretrained(directory, **options)
-        assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        assert not any(
+            told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        )
         with torch.no_grad():
             logits.append(read.eval()(tokens).logits)
     assert torch.equal(*logits)
@@ -186,7 +228,14 @@ def test_described(family: str, tmp_path: Path) -> None:
     assert found.family != "glassformer"
 
 
-TINY = {"vocab_size": 40, "num_layers": 2, "hidden_dim": 16, "ff_dim": 24, "num_heads": 2, "head_dim": 8}
+TINY = {
+    "vocab_size": 40,
+    "num_layers": 2,
+    "hidden_dim": 16,
+    "ff_dim": 24,
+    "num_heads": 2,
+    "head_dim": 8,
+}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +250,9 @@ TINY = {"vocab_size": 40, "num_layers": 2, "hidden_dim": 16, "ff_dim": 24, "num_
         ({"sinks": True}, "glassformer-decoder"),
     ],
 )
-def test_a_decoder_is_written_as_the_first_fitting_family(change: dict[str, Any], layout: str, tmp_path: Path) -> None:
+def test_a_decoder_is_written_as_the_first_fitting_family(
+    change: dict[str, Any], layout: str, tmp_path: Path
+) -> None:
     decoder = Decoder(DecoderConfig(**TINY, **change)).eval()
     save_decoder(decoder, tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["model_type"] == layout
@@ -218,7 +269,9 @@ def test_a_family_names_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_small_weights_of_shifted_norms_come_back() -> None:
-    """bfloat16 numbers of at least 2 ** -15 and zero; smaller ones to 2 ** -24, beyond which no program computes."""
+    """bfloat16 numbers of at least 2 ** -15 and zero; smaller ones to 2 ** -24, beyond which no
+    program computes.
+    """
     every = torch.arange(2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     every = every[every.float() < 64]
     for weights in (every, -every):
@@ -232,9 +285,12 @@ def test_small_weights_of_shifted_norms_come_back() -> None:
 @pytest.mark.parametrize("form", [TRANSPOSED, NEIGHBOURS, SWAPPED_HALVES, HEAD_BY_HEAD])
 @pytest.mark.parametrize("shape", [(48, 5), (48,)])
 def test_forms_go_both_ways(form: Any, shape: tuple[int, ...]) -> None:
-    config, tensor = DecoderConfig(**TINY), torch.randn(shape)
+    config = DecoderConfig(**TINY)
+    tensor = torch.randn(shape)
     assert torch.equal(form.write(form.read(tensor, config), config), tensor)
-    assert not torch.equal(form.read(tensor, config), tensor) or (form is TRANSPOSED and len(shape) == 1)
+    assert not torch.equal(form.read(tensor, config), tensor) or (
+        form is TRANSPOSED and len(shape) == 1
+    )
 
 
 LINEAR = {"rope_type": "linear", "factor": 2.0}
@@ -251,17 +307,37 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"mlp_bias": "no"}, "mlp_bias"),
     ("llama", {"sliding_window": 4}, "sliding_window"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parameters": {}}, "dynamic"),
+    (
+        "llama",
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parameters": {}},
+        "dynamic",
+    ),
     ("llama", {"rope_scaling": LINEAR, "rope_parameters": {"rope_theta": 1e4}}, "rope"),
     ("llama", {"rope_scaling": LINEAR | {"spiral": 1.0}, "rope_parameters": None}, "spiral"),
-    ("llama", {"rope_scaling": YARN | {"attention_factor": 3.0}, "rope_parameters": None}, "attention_factor"),
+    (
+        "llama",
+        {"rope_scaling": YARN | {"attention_factor": 3.0}, "rope_parameters": None},
+        "attention_factor",
+    ),
     ("llama", {"rope_theta": 123.0}, "rope_theta"),
-    ("llama", {"rope_scaling": LINEAR, "rope_parameters": LINEAR | {"rope_theta": 5.0}}, "rope_theta = 5.0"),
+    (
+        "llama",
+        {"rope_scaling": LINEAR, "rope_parameters": LINEAR | {"rope_theta": 5.0}},
+        "rope_theta = 5.0",
+    ),
     ("llama", {"is_causal": False}, "is_causal = False"),
     ("llama", {"rope_parameters": [1]}, "rope_parameters"),
     ("llama", {"value_embeddings": True}, "value_embeddings"),
-    ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config = {'quant_method': 'gptq'}$"),
-    ("llama", {"quantization_config": {"ignore": ["lm_head"] * 200}}, "quantization_config.{300,320}$"),
+    (
+        "llama",
+        {"quantization_config": {"quant_method": "gptq"}},
+        "quantization_config = {'quant_method': 'gptq'}$",
+    ),
+    (
+        "llama",
+        {"quantization_config": {"ignore": ["lm_head"] * 200}},
+        "quantization_config.{300,320}$",
+    ),
     ("llama", {"model_type": "llama5"}, "llama5"),
     ("llama", {"model_type": "my_model", "auto_map": {"AutoModel": "code.Model"}}, "auto_map"),
     ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob"),
@@ -273,14 +349,22 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral", {"num_key_value_heads": 3}, "num_kv_heads = 3 with num_heads"),
     ("qwen2", {"layer_types": ["chunked_attention"]}, "layer_types"),
     ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers"),
-    ("smollm3", {"use_sliding_window": True, "sliding_window": 16, "layer_types": None}, "without layer_types"),
+    (
+        "smollm3",
+        {"use_sliding_window": True, "sliding_window": 16, "layer_types": None},
+        "without layer_types",
+    ),
     ("phi3", {"partial_rotary_factor": 0.3}, "partial_rotary_factor"),
     ("gemma2", {"attn_logit_softcapping": "no"}, "attn_logit_softcapping"),
     ("gemma2", {"hidden_act": "gelu"}, "hidden_act"),
     ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("gemma3_text", {"rope_local_base_freq": 7.0}, "local base"),
     ("gemma3_text", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
-    ("gemma3_text", {"rope_parameters": {"full_attention": YARN}, "original_max_position_embeddings": 8}, "ings = 8"),
+    (
+        "gemma3_text",
+        {"rope_parameters": {"full_attention": YARN}, "original_max_position_embeddings": 8},
+        "ings = 8",
+    ),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
     ("gpt2", {"activation_function": "relu"}, "activation_function"),
     ("gpt_neox", {"rotary_pct": 0.9}, "rotary_pct"),
@@ -288,7 +372,9 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("family", "change", "named"), FAULTS)
-def test_faulty_configurations_name_the_field(family: str, change: dict[str, Any], named: str, tmp_path: Path) -> None:
+def test_faulty_configurations_name_the_field(
+    family: str, change: dict[str, Any], named: str, tmp_path: Path
+) -> None:
     stored_model(family, 3, tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -297,12 +383,25 @@ def test_faulty_configurations_name_the_field(family: str, change: dict[str, Any
 
 
 @pytest.mark.parametrize("given", [0.5, 0.25])
-def test_pythias_rotation_is_said_twice_as_transformers_4_wrote_it(given: float, tmp_path: Path) -> None:
-    seed = next(n for n in range(20) if random_model("gpt_neox", n).config.rope_parameters["rope_type"] == "default")
-    model, tokens, file = stored_model("gpt_neox", seed, tmp_path), some_tokens(), tmp_path / "config.json"
+def test_pythias_rotation_is_said_twice_as_transformers_4_wrote_it(
+    given: float, tmp_path: Path
+) -> None:
+    seed = next(
+        n
+        for n in range(20)
+        if random_model("gpt_neox", n).config.rope_parameters["rope_type"] == "default"
+    )
+    model = stored_model("gpt_neox", seed, tmp_path)
+    tokens = some_tokens()
+    file = tmp_path / "config.json"
     content = json.loads(file.read_text())
     del content["rope_parameters"]
-    content |= {"rotary_pct": 0.5, "rotary_emb_base": 100, "rope_theta": 100.0, "rope_scaling": None}
+    content |= {
+        "rotary_pct": 0.5,
+        "rotary_emb_base": 100,
+        "rope_theta": 100.0,
+        "rope_scaling": None,
+    }
     file.write_text(json.dumps(content | {"partial_rotary_factor": given}))
     if given != content["rotary_pct"]:
         with refused("partial_rotary_factor = 0.25 and rotary_pct = 0.5", error=CheckpointError):
@@ -315,7 +414,9 @@ def test_pythias_rotation_is_said_twice_as_transformers_4_wrote_it(given: float,
 
 def test_fields_of_released_models_that_change_nothing(tmp_path: Path) -> None:
     """GPT-2 medium has the first, and configurations written in full or by hand the others."""
-    model, tokens, file = stored_model("gpt2", 0, tmp_path), some_tokens(), tmp_path / "config.json"
+    model = stored_model("gpt2", 0, tmp_path)
+    tokens = some_tokens()
+    file = tmp_path / "config.json"
     inert = {"predict_special_tokens": True, "n_special": 0, "num_beam_groups": 1, "author": "A"}
     file.write_text(json.dumps(json.loads(file.read_text()) | inert))
     with torch.no_grad():
@@ -324,7 +425,9 @@ def test_fields_of_released_models_that_change_nothing(tmp_path: Path) -> None:
 
 
 def test_tied_weights_that_differ_are_refused(tmp_path: Path) -> None:
-    seed = next(seed for seed in range(20) if random_model("llama", seed).config.tie_word_embeddings)
+    seed = next(
+        seed for seed in range(20) if random_model("llama", seed).config.tie_word_embeddings
+    )
     stored_model("llama", seed, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
@@ -338,7 +441,9 @@ def test_tied_weights_that_differ_are_refused(tmp_path: Path) -> None:
 
 def test_the_second_name_of_a_window_counts_for_nothing_as_in_transformers(tmp_path: Path) -> None:
     """The released Gemma 2 of 9 billion weights has both."""
-    model, file, tokens = stored_model("gemma2", 3, tmp_path), tmp_path / "config.json", some_tokens()
+    model = stored_model("gemma2", 3, tmp_path)
+    file = tmp_path / "config.json"
+    tokens = some_tokens()
     content = json.loads(file.read_text()) | {"sliding_window": 5, "sliding_window_size": 9}
     file.write_text(json.dumps(content))
     theirs = type(model).from_pretrained(tmp_path, attn_implementation="eager")
@@ -347,20 +452,33 @@ def test_the_second_name_of_a_window_counts_for_nothing_as_in_transformers(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("family", "base"), [("gpt2", "transformer."), ("gpt_neox", "gpt_neox."), ("qwen3", "model."), ("gemma2", "model.")]
+    ("family", "base"),
+    [
+        ("gpt2", "transformer."),
+        ("gpt_neox", "gpt_neox."),
+        ("qwen3", "model."),
+        ("gemma2", "model."),
+    ],
 )
 def test_masks_and_short_names(family: str, base: str, tmp_path: Path) -> None:
     """Of old files, and of models that were saved without their output, such as Qwen3's embeddings."""
-    model, tokens = stored_model(family, 0, tmp_path), some_tokens()
+    model = stored_model(family, 0, tmp_path)
+    tokens = some_tokens()
     tensors = load_file(tmp_path / "model.safetensors")
     whole = load_decoder(tmp_path).state_dict()
     short = {name.removeprefix(base): tensor for name, tensor in tensors.items()}
-    save_file(short | {"h.0.attn.bias": torch.ones(4, 4)}, tmp_path / "model.safetensors", {"format": "pt"})
+    save_file(
+        short | {"h.0.attn.bias": torch.ones(4, 4)},
+        tmp_path / "model.safetensors",
+        {"format": "pt"},
+    )
     decoder = load_decoder(tmp_path).eval()
     for name, tensor in decoder.state_dict().items():
         assert torch.equal(tensor, whole[name])
     with torch.no_grad():
-        assert largest(decoder(tokens) - type(model).from_pretrained(tmp_path)(tokens).logits) < 1e-4
+        assert (
+            largest(decoder(tokens) - type(model).from_pretrained(tmp_path)(tokens).logits) < 1e-4
+        )
     twice = next(name for name in tensors if name.startswith(base))
     save_file(short | {twice: tensors[twice].clone()}, tmp_path / "model.safetensors")
     with refused(f"{twice.removeprefix(base)} twice", error=CheckpointError):
@@ -376,7 +494,9 @@ def damaged(config: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     place = config = copy.deepcopy(config)
     if isinstance(config.get("rope_parameters"), dict) and rng.random() < 0.3:
         place = config["rope_parameters"]
-    name = rng.choice([*place, "rope_scaling", "rope_theta", "sliding_window", "layer_types", "head_dim"])
+    name = rng.choice(
+        [*place, "rope_scaling", "rope_theta", "sliding_window", "layer_types", "head_dim"]
+    )
     place[name] = rng.choice(VALUES)
     if rng.random() < 0.2:
         del place[name]
@@ -388,7 +508,8 @@ def test_damaged_configurations_load_or_are_refused(family: str, tmp_path: Path)
     """Within a second of the processor: one CheckpointError, or a decoder that computes."""
     rng = random.Random(family)
     stored_model(family, 2, tmp_path)
-    file, refusals = tmp_path / "config.json", 0
+    file = tmp_path / "config.json"
+    refusals = 0
     whole = json.loads(file.read_text())
     for _ in range(40):
         file.write_text(json.dumps(damaged(whole, rng)))
@@ -406,7 +527,10 @@ def test_unknown_names_are_refused_by_the_table() -> None:
     assert families.family_of(None) is None
     assert families.family_of_gguf({}) is None
     assert families.family_of_gguf({"general.architecture": np.arange(2)}) is None
-    assert {family.model_type for family in families.FAMILIES} == set(family_models.CLASSES) | {"gpt_oss", "openai"}
+    assert {family.model_type for family in families.FAMILIES} == set(family_models.CLASSES) | {
+        "gpt_oss",
+        "openai",
+    }
 
 
 # GGUF: keys and names alone. Files are read elsewhere.
@@ -426,20 +550,35 @@ def gguf_of(config: DecoderConfig, architecture: str, **more: Any) -> dict[str, 
         "rope.freq_base": config.rope_base,
         "attention.layer_norm_rms_epsilon": config.norm_eps,
     }
-    return {"general.architecture": architecture} | {f"{architecture}.{key}": (keys | more)[key] for key in keys | more}
+    return {"general.architecture": architecture} | {
+        f"{architecture}.{key}": (keys | more)[key] for key in keys | more
+    }
 
 
 def gguf_shapes(family: Family, config: DecoderConfig) -> dict[str, list[int]]:
-    return {name: shape for entry in gguf_entries(family, config, ()) for name, shape in entry.shapes().items()}
+    return {
+        name: shape
+        for entry in gguf_entries(family, config, ())
+        for name, shape in entry.shapes().items()
+    }
 
 
 SMALL = DecoderConfig(**TINY, num_kv_heads=1, max_seq_len=64, window=None)
-GEMMA = {"norm_place": "both", "activation": "gelu_tanh", "embedding_scale": 4.0, "tied_output": True}
+GEMMA = {
+    "norm_place": "both",
+    "activation": "gelu_tanh",
+    "embedding_scale": 4.0,
+    "tied_output": True,
+}
 GGUFS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama", {}, {}),
     ("llama", {"num_experts": 4, "top_k": 2}, {"expert_count": 4, "expert_used_count": 2}),
     ("llama", {"attention_bias": True, "ff_bias": True}, {}),
-    ("llama", {"rope_scaling": Linear(4.0)}, {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+    (
+        "llama",
+        {"rope_scaling": Linear(4.0)},
+        {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
+    ),
     ("llama", {"rope_scaling": Linear(4.0)}, {"rope.scale_linear": 4.0}),  # files of 2023
     ("qwen2", {"attention_bias": "qkv", "tied_output": True}, {}),
     ("qwen3", {"qk_norm": "head"}, {}),
@@ -447,13 +586,23 @@ GGUFS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "qwen3moe",
         {"qk_norm": "head", "num_experts": 4, "top_k": 1},
-        {"expert_count": 4, "expert_used_count": 1, "expert_feed_forward_length": 24, "feed_forward_length": 99},
+        {
+            "expert_count": 4,
+            "expert_used_count": 1,
+            "expert_feed_forward_length": 24,
+            "feed_forward_length": 99,
+        },
     ),
     # Of Ollama's converter.
     (
         "qwen3moe",
         {"qk_norm": "head", "num_experts": 4, "top_k": 1},
-        {"expert_count": 4, "expert_used_count": 1, "feed_forward_length": 99, "norm_top_k_prob": True},
+        {
+            "expert_count": 4,
+            "expert_used_count": 1,
+            "feed_forward_length": 99,
+            "norm_top_k_prob": True,
+        },
     ),
     ("llama", {"head_dim": 10}, {"attention.head_dim": 10}),
     ("smollm3", {"num_layers": 5, "unrotated_layers": (3,)}, {}),
@@ -462,9 +611,14 @@ GGUFS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "gemma2",
         GEMMA | {"window": 9, "windowed_layers": "even", "attention_cap": 50.0, "logit_cap": 30.0},
-        {"attention.sliding_window": 9, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+        {
+            "attention.sliding_window": 9,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
     ),
-    # What it does not say: every sixth layer sees all, the local base is 10000, and only 27B has another scale.
+    # What it does not say: every sixth layer sees all, the local base is 10000, and only 27B has
+    # another scale.
     (
         "gemma3",
         GEMMA
@@ -478,18 +632,25 @@ GGUFS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"norm_place": "after", "qk_norm": "all", "window": 9, "windowed_layers": "odd"}
         | {"rope_scaling": Yarn(4.0, 16, truncate=True), "local_rope_base": 10000.0},
         {"attention.sliding_window": 9, "attention.sliding_window_pattern": [False, True]}
-        | {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16}
+        | {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 16,
+        }
         | {"rope.scaling.yarn_attn_factor": 1.1386294},
     ),
 ]
 
 
 @pytest.mark.parametrize(("architecture", "change", "keys"), GGUFS)
-def test_gguf_keys_and_names(architecture: str, change: dict[str, Any], keys: dict[str, Any]) -> None:
+def test_gguf_keys_and_names(
+    architecture: str, change: dict[str, Any], keys: dict[str, Any]
+) -> None:
     config = canonical(replace(SMALL, **change))
     family = families.family_of_gguf({"general.architecture": architecture})
     assert family is not None
-    metadata, shapes = gguf_of(config, architecture, **keys), gguf_shapes(family, config)
+    metadata = gguf_of(config, architecture, **keys)
+    shapes = gguf_shapes(family, config)
     assert read_gguf_config(family, metadata, shapes, {}) == config
     # Also of rows of bytes, every tensor comes back.
     state = Decoder(config).state_dict()
@@ -503,7 +664,8 @@ def test_gguf_keys_and_names(architecture: str, change: dict[str, Any], keys: di
 
 
 def test_gguf_packed_names() -> None:
-    config, family = canonical(replace(SMALL, num_experts=4)), families.LLAMA
+    config = canonical(replace(SMALL, num_experts=4))
+    family = families.LLAMA
     state = Decoder(config).state_dict()
     apart = {
         name: tensor
@@ -513,7 +675,9 @@ def test_gguf_packed_names() -> None:
     packed = dict(apart)
     for layer in range(2):
         at = f"blk.{layer}."
-        packed[f"{at}attn_qkv.weight"] = torch.cat([packed.pop(f"{at}attn_{each}.weight") for each in "qkv"])
+        packed[f"{at}attn_qkv.weight"] = torch.cat(
+            [packed.pop(f"{at}attn_{each}.weight") for each in "qkv"]
+        )
         both = [packed.pop(f"{at}ffn_{each}_exps.weight") for each in ("gate", "up")]
         packed[f"{at}ffn_gate_up_exps.weight"] = torch.cat(both, 1)
     for entry in gguf_entries(family, config, packed):
@@ -556,7 +720,14 @@ def test_gguf_factors_of_frequencies() -> None:
         ({"attention.sliding_window": 4}, "sliding_window"),
         ({"attention.causal": False}, "causal"),
         ({"rope.scaling.type": "dynamic", "rope.scaling.factor": 2.0}, "scaling.type"),
-        ({"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0, "rope.scaling.yarn_attn_factor": 1.2}, "yarn_attn"),
+        (
+            {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": 2.0,
+                "rope.scaling.yarn_attn_factor": 1.2,
+            },
+            "yarn_attn",
+        ),
         ({"rope.scale_linear": 4.0, "rope.scaling.factor": 2.0}, "rope.scale_linear"),
         ({"norm_top_k_prob": False}, "norm_top_k_prob"),
         ({"rope.freq_base": float("nan")}, "freq_base"),
@@ -568,23 +739,48 @@ def test_gguf_factors_of_frequencies() -> None:
 )
 def test_gguf_keys_that_are_refused(keys: dict[str, Any], named: str) -> None:
     with refused(named):
-        read_gguf_config(families.LLAMA, gguf_of(SMALL, "llama", **keys), gguf_shapes(families.LLAMA, SMALL), {})
+        read_gguf_config(
+            families.LLAMA, gguf_of(SMALL, "llama", **keys), gguf_shapes(families.LLAMA, SMALL), {}
+        )
 
 
-@pytest.mark.parametrize("start", ["language_model.model.", "language_model.", "model.language_model."])
+@pytest.mark.parametrize(
+    "start", ["language_model.model.", "language_model.", "model.language_model."]
+)
 def test_the_text_of_a_model_that_also_sees(start: str, tmp_path: Path) -> None:
     """As the released Gemma 3 of 4B: fields that are as in transformers are left out."""
-    text = {"model_type": "gemma3_text", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 7}
-    text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 4, "vocab_size": VOCAB}
-    sees = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 7,
+    }
+    text |= {
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 4,
+        "vocab_size": VOCAB,
+    }
+    sees = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     sees |= {"image_size": 28, "patch_size": 14, "model_type": "siglip_vision_model"}
-    config = Gemma3Config(text_config=text, vision_config=sees, mm_tokens_per_image=1, image_token_index=VOCAB - 1)
+    config = Gemma3Config(
+        text_config=text, vision_config=sees, mm_tokens_per_image=1, image_token_index=VOCAB - 1
+    )
     model = Gemma3ForConditionalGeneration(config).eval()
     model.save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     renamed = {name.replace("language_model.model.", start): each for name, each in state.items()}
     save_file(renamed, tmp_path / "model.safetensors")
-    content = {"model_type": "gemma3", "text_config": text, "vision_config": sees, "eos_token_id": [1, 106]}
+    content = {
+        "model_type": "gemma3",
+        "text_config": text,
+        "vision_config": sees,
+        "eos_token_id": [1, 106],
+    }
     (tmp_path / "config.json").write_text(json.dumps(content))
     tokens = some_tokens().clamp(max=VOCAB - 2)
     with torch.no_grad():
@@ -592,14 +788,18 @@ def test_the_text_of_a_model_that_also_sees(start: str, tmp_path: Path) -> None:
     found = describe(tmp_path)
     count = sum(each.numel() for each in model.model.language_model.parameters())
     assert (found.family, found.total) == ("Gemma 3", count)
-    (tmp_path / "config.json").write_text(json.dumps(content | {"text_config": {**text, "model_type": "llama"}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(content | {"text_config": {**text, "model_type": "llama"}})
+    )
     with refused("model_type = 'llama'"):
         load_decoder(tmp_path)
 
 
 def test_olmo_3_is_written_in_the_words_of_transformers_4_too(tmp_path: Path) -> None:
     yarn = Yarn(4.0, 16)
-    config = DecoderConfig(50, 4, 32, 48, 4, 8, norm_place="after", qk_norm="all", rope_base=777.0, rope_scaling=yarn)
+    config = DecoderConfig(
+        50, 4, 32, 48, 4, 8, norm_place="after", qk_norm="all", rope_base=777.0, rope_scaling=yarn
+    )
     config = replace(config, window=5, windowed_layers=(0, 1, 2), local_rope_base=777.0)
     save_decoder(Decoder(config), tmp_path / "model", layout="olmo3")
     told = json.loads((tmp_path / "model" / "config.json").read_text())

@@ -1,5 +1,6 @@
-"""GGUF files against llama.cpp: those of its converter have transformers' logits, and it computes ours in those that
-are written here. Slow, and skipped where llama.cpp is missing."""
+"""GGUF files against llama.cpp: those of its converter have transformers' logits, and it computes
+ours in those that are written here. Slow, and skipped where llama.cpp is missing.
+"""
 
 import json
 import os
@@ -31,19 +32,24 @@ PERPLEXITY = os.environ.get("GLASSFORMER_LLAMA_PERPLEXITY")
 pytestmark = pytest.mark.slow
 # llama.cpp has no others.
 KNOWN = [family for family in FAMILIES if family not in ("nanochat", "gpt_neo")]
-SEEDS, EACH = range(400), 2
+SEEDS = range(400)
+EACH = 2
 GELU = ("gemma2", "gemma3_text", "gpt2", "gpt_neox")
 """llama.cpp looks GELU up in a table of float16; GPT-NeoX's is the one by tanh."""
 
 
 def written(family: str, seed: int, directory: Path) -> Any:
-    """transformers' model in ``directory``, and beside it its GGUF file; None if that cannot hold it."""
-    model, ours = stored_model(family, seed, directory), directory.with_suffix(".ours.gguf")
+    """transformers' model in ``directory``, and beside it its GGUF file; None if that cannot hold
+    it.
+    """
+    model = stored_model(family, seed, directory)
+    ours = directory.with_suffix(".ours.gguf")
     try:
         write_gguf(load_decoder(directory), ours, kind="F32")
     except InputError:
         return None
-    content, keys = json.loads((directory / "config.json").read_text()), read_gguf(ours).metadata
+    content = json.loads((directory / "config.json").read_text())
+    keys = read_gguf(ours).metadata
     architecture = keys["general.architecture"]
     row = family_of(model.config.model_type)
     if content.get("n_inner") or (row is not None and row.gguf not in (architecture, None)):
@@ -60,7 +66,10 @@ def written(family: str, seed: int, directory: Path) -> Any:
     if family == "gpt2":
         content["n_ctx"] = content["n_positions"]
     (directory / "config.json").write_text(json.dumps(content))
-    vocabulary = {"model": {"vocab": {str(token): token for token in range(VOCAB)}}, "added_tokens": []}
+    vocabulary = {
+        "model": {"vocab": {str(token): token for token in range(VOCAB)}},
+        "added_tokens": [],
+    }
     (directory / "tokenizer.json").write_text(json.dumps(vocabulary))
     return model
 
@@ -70,9 +79,12 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[
     """Of every family models with their files, in one run of the converter."""
     if LLAMA_CPP is None:
         pytest.skip("GLASSFORMER_LLAMA_CPP does not name a copy of llama.cpp")
-    root, found = tmp_path_factory.mktemp("converted"), {}
+    root = tmp_path_factory.mktemp("converted")
+    found = {}
     for family in KNOWN:
-        models = ((path := root / f"{family}_{seed}", written(family, seed, path)) for seed in SEEDS)
+        models = (
+            (path := root / f"{family}_{seed}", written(family, seed, path)) for seed in SEEDS
+        )
         held = ((path, model) for path, model in models if model is not None)
         found[family] = [each for each, _ in zip(held, range(EACH), strict=False)]
     paths = [str(path) for models in found.values() for path, _ in models]
@@ -83,13 +95,17 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[
 
 @pytest.mark.parametrize("family", KNOWN)
 @torch.no_grad()
-def test_files_of_llama_cpps_converter(family: str, converted: dict[str, list[tuple[Path, Any]]]) -> None:
+def test_files_of_llama_cpps_converter(
+    family: str, converted: dict[str, list[tuple[Path, Any]]]
+) -> None:
     assert converted[family]
     for path, model in converted[family]:
         tokens = torch.randint(3, VOCAB, (2, 40))
         logits = model(tokens).logits
         assert logits.std() > 0.1
-        theirs, ours = (load_gguf(path.with_suffix(ending)).eval() for ending in (".gguf", ".ours.gguf"))
+        theirs, ours = (
+            load_gguf(path.with_suffix(ending)).eval() for ending in (".gguf", ".ours.gguf")
+        )
         assert (theirs(tokens) - logits).abs().max() <= 5e-5
         assert (ours(tokens) - logits).abs().max() <= 5e-5
 
@@ -100,7 +116,11 @@ def test_a_gpt_oss_of_the_converter_keeps_its_experts_packed(tmp_path: Path) -> 
         pytest.skip("GLASSFORMER_LLAMA_CPP does not name a copy of llama.cpp")
     write_random_gpt_oss(tmp_path / "model")
     script = Path(__file__).with_name("llama_cpp_convert.py")
-    subprocess.run([sys.executable, script, LLAMA_CPP, str(tmp_path / "model")], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, script, LLAMA_CPP, str(tmp_path / "model")],
+        check=True,
+        capture_output=True,
+    )
     expected = load_decoder(tmp_path / "model", dtype=torch.float32).eval()
     tokens = torch.randint(expected.config.vocab_size, (2, 200))
     for hold, kind in (("blocks", PackedMixture), ("dense", MixtureOfExperts)):
@@ -116,16 +136,24 @@ def kept_keys(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", KNOWN)
-def test_tensors_and_values_are_the_converters(family: str, converted: dict[str, list[tuple[Path, Any]]]) -> None:
+def test_tensors_and_values_are_the_converters(
+    family: str, converted: dict[str, list[tuple[Path, Any]]]
+) -> None:
     """Names, shapes and bits; and where both have a key, its value."""
     for path, _ in converted[family]:
         ours, theirs = (read_gguf(path.with_suffix(ending)) for ending in (".ours.gguf", ".gguf"))
-        # Two families have an output that is the embedding: the converter leaves it out, and llama.cpp asks for it.
-        names = ours.tensors.keys() - (theirs.tensors.keys() ^ {"output.weight"}) | theirs.tensors.keys()
+        # Two families have an output that is the embedding: the converter leaves it out, and
+        # llama.cpp asks for it.
+        names = (
+            ours.tensors.keys() - (theirs.tensors.keys() ^ {"output.weight"})
+            | theirs.tensors.keys()
+        )
         assert names == theirs.tensors.keys()
         for name, tensor in theirs.tensors.items():
             scaled = name.startswith("rope_f")
-            torch.testing.assert_close(ours.tensors[name].read(), tensor.read(), rtol=1e-6 if scaled else 0, atol=0)
+            torch.testing.assert_close(
+                ours.tensors[name].read(), tensor.read(), rtol=1e-6 if scaled else 0, atol=0
+            )
         both = kept_keys(path.with_suffix(".ours.gguf")), kept_keys(path.with_suffix(".gguf"))
         # A mixture has no network of that width.
         for name in both[0].keys() & both[1].keys() - {"qwen3moe.feed_forward_length"}:
@@ -134,13 +162,17 @@ def test_tensors_and_values_are_the_converters(family: str, converted: dict[str,
 
 @pytest.mark.parametrize("family", KNOWN)
 @torch.no_grad()
-def test_llama_cpp_computes_our_probabilities(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llama_cpp_computes_our_probabilities(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The perplexity of a text of bytes, which llama.cpp splits into tokens itself."""
     if PERPLEXITY is None:
         pytest.skip("GLASSFORMER_LLAMA_PERPLEXITY does not name llama.cpp's llama-perplexity")
     monkeypatch.setattr(family_models, "VOCAB", 256)
     monkeypatch.setattr(family_models, "LONGEST", 256)
-    letters, length, compared = random.Random(0), 64, 0
+    letters = random.Random(0)
+    length = 64
+    compared = 0
     text = "".join(letters.choice("abcdefghij klm.nop") for _ in range(600))
     (tmp_path / "text").write_text(text)
     file = tmp_path / "model.gguf"
@@ -154,7 +186,11 @@ def test_llama_cpp_computes_our_probabilities(family: str, tmp_path: Path, monke
         tokens = tokenizer_from_gguf(read_gguf(file).metadata).encode(text)
         assert tokens == list(text.encode())
         chunks = torch.tensor(tokens[: len(tokens) // length * length]).view(-1, length)
-        scored = decoder(chunks).log_softmax(-1)[:, length // 2 : -1].gather(2, chunks[:, length // 2 + 1 :, None])
+        scored = (
+            decoder(chunks)
+            .log_softmax(-1)[:, length // 2 : -1]
+            .gather(2, chunks[:, length // 2 + 1 :, None])
+        )
         flags = f"-c {length} -b {length} -t 1 -ctk f32 -ctv f32 -fa off".split()
         command = [PERPLEXITY, "-m", str(file), "-f", str(tmp_path / "text"), *flags]
         answer = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,5 +1,6 @@
-"""GGUF files: read as the package ``gguf`` reads them, and refused within bounds of time and memory when they are not
-what they say."""
+"""GGUF files: read as the package ``gguf`` reads them, and refused within bounds of time and memory
+when they are not what they say.
+"""
 
 import os
 import random
@@ -26,8 +27,12 @@ from glassformer.processor_time import Budget
 from refusals import refused
 
 # Opening a file takes 5 ms; the machine is shared.
-SECONDS, BYTES = 1.0, 64 * 2**20
-U32, TEXT, ARRAY, U64 = 4, 8, 9, 10
+SECONDS = 1.0
+BYTES = 64 * 2**20
+U32 = 4
+TEXT = 8
+ARRAY = 9
+U64 = 10
 ONE_TENSOR = [("a", (32,), 0, 0)]
 
 
@@ -61,7 +66,12 @@ def assembled(
 ) -> bytes:
     """A file of these parts."""
     numbers = (len(tensors), len(keys)) if counts is None else counts
-    head = magic + struct.pack("<IQQ", version, *numbers) + b"".join(keys) + b"".join(tensor(*each) for each in tensors)
+    head = (
+        magic
+        + struct.pack("<IQQ", version, *numbers)
+        + b"".join(keys)
+        + b"".join(tensor(*each) for each in tensors)
+    )
     return head + b"\0" * (-len(head) % alignment) + data
 
 
@@ -75,12 +85,18 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "version 1": (assembled(version=1), "version"),
     "big endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0) + b"\0" * 64, "version"),
     "an array of 2^31 in 192 bytes": (assembled([key("a", ARRAY, array(4, 2**31))])[:192], "array"),
-    "50 million values": (assembled([key("a", ARRAY, array(0, 50_000_000, b"\1" * 50_000_000))]), "array"),
+    "50 million values": (
+        assembled([key("a", ARRAY, array(0, 50_000_000, b"\1" * 50_000_000))]),
+        "array",
+    ),
     "2^63 texts": (assembled([key("a", ARRAY, array(TEXT, 2**63))]), "array"),
     "an array of arrays": (assembled([key("a", ARRAY, array(ARRAY, 1, array(4, 0)))]), "array"),
     "deep arrays": (assembled([key("a", ARRAY, array(ARRAY, 1) * 5000)]), "array"),
     "a text of 2^60": (assembled([text("a") + struct.pack("<IQ", TEXT, 2**60)]), "ends within"),
-    "a text of 2^64 - 1": (assembled([text("a") + struct.pack("<IQ", TEXT, 2**64 - 1)]), "ends within"),
+    "a text of 2^64 - 1": (
+        assembled([text("a") + struct.pack("<IQ", TEXT, 2**64 - 1)]),
+        "ends within",
+    ),
     "a key that is no UTF-8": (assembled([key(b"\xff\xfe", U32, b"\0" * 4)]), "utf-8|UTF-8"),
     "a text that is no UTF-8": (assembled([key("a", TEXT, text(b"\xc3\x28"))]), "utf-8|UTF-8"),
     "an unknown type of value": (assembled([key("a", 77, b"\0" * 64)]), "77"),
@@ -93,7 +109,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "no name": (assembled(tensors=[("", (8,), 0, 0)]), "''"),
     "a name that is no UTF-8": (assembled(tensors=[(b"\xff", (8,), 0, 0)]), "utf-8|UTF-8"),
     "five dimensions": (assembled(tensors=[("a", (1, 1, 1, 1, 8), 0, 0)]), "dimensions"),
-    "2^31 dimensions": (assembled()[:8] + struct.pack("<QQ", 1, 0) + text("a") + struct.pack("<I", 2**31), "dimension"),
+    "2^31 dimensions": (
+        assembled()[:8] + struct.pack("<QQ", 1, 0) + text("a") + struct.pack("<I", 2**31),
+        "dimension",
+    ),
     "no dimension": (assembled(tensors=[("a", (), 0, 0)]), "dimensions"),
     "an empty row": (assembled(tensors=[("a", (0, 4), 0, 0)]), "shape"),
     "2^66 numbers": (assembled(tensors=[("a", (2**33, 2**33), 0, 0)]), "shape"),
@@ -101,11 +120,20 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a negative dimension": (assembled(tensors=[("a", (2**64 - 1,), 0, 0)]), "shape"),
     "half a block": (assembled(tensors=[("a", (48,), 8, 0)]), "blocks of 32"),
     "half a block of 256": (assembled(tensors=[("a", (128, 2), 12, 0)]), "blocks of 256"),
-    "an offset that wraps": (assembled(tensors=[("a", (8,), 0, 2**64 - 32)]), "at 18446744073709551584"),
+    "an offset that wraps": (
+        assembled(tensors=[("a", (8,), 0, 2**64 - 32)]),
+        "at 18446744073709551584",
+    ),
     "tensors that overlap": (assembled(tensors=[("a", (8,), 0, 0), ("b", (8,), 0, 0)]), "'b' at 0"),
-    "tensors in another order": (assembled(tensors=[("a", (8,), 0, 32), ("b", (8,), 0, 0)]), "'a' at 32"),
+    "tensors in another order": (
+        assembled(tensors=[("a", (8,), 0, 32), ("b", (8,), 0, 0)]),
+        "'a' at 32",
+    ),
     "a gap": (assembled(tensors=[("a", (8,), 0, 0), ("b", (8,), 0, 64)]), "'b' at 64"),
-    "an offset that is not aligned": (assembled(tensors=[("a", (4,), 0, 0), ("b", (8,), 0, 16)]), "'b' at 16"),
+    "an offset that is not aligned": (
+        assembled(tensors=[("a", (4,), 0, 0), ("b", (8,), 0, 16)]),
+        "'b' at 16",
+    ),
     "truncated data": (assembled(tensors=[("a", (64,), 0, 0)]), "ends at"),
     "truncated blocks": (assembled(tensors=[("a", (256, 64), 12, 0)]), "ends at"),
     "alignment 0": (assembled([key(ALIGNED, U32, struct.pack("<I", 0))]), ALIGNED),
@@ -124,8 +152,14 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         assembled([key("split.tensors.count", ARRAY, array(U32, 2, b"\0" * 8))], ONE_TENSOR),
         "with 1 tensors",
     ),
-    "a part of two": (assembled([key("split.count", U32, struct.pack("<I", 2))], ONE_TENSOR), "part 0 of 2"),
-    "parts as a long text": (assembled([key("split.count", TEXT, text("3" * 2**20))], ONE_TENSOR), "part 0 of"),
+    "a part of two": (
+        assembled([key("split.count", U32, struct.pack("<I", 2))], ONE_TENSOR),
+        "part 0 of 2",
+    ),
+    "parts as a long text": (
+        assembled([key("split.count", TEXT, text("3" * 2**20))], ONE_TENSOR),
+        "part 0 of",
+    ),
     "three million values": (
         assembled([key(str(number), ARRAY, array(0, 2**20, b"\0" * 2**20)) for number in range(3)]),
         "values in arrays",
@@ -148,7 +182,9 @@ def test_hostile_files_are_refused_at_once(case: str, tmp_path: Path) -> None:
     with refused(fault, error=CheckpointError) as caught:
         read_gguf(path)
     _, most = tracemalloc.get_traced_memory()
-    assert not budget.is_over()  # while allocations are traced, which the speed of the machine then counts too
+    assert (
+        not budget.is_over()
+    )  # while allocations are traced, which the speed of the machine then counts too
     tracemalloc.stop()
     assert len(str(caught.value)) < 2000
     assert most < BYTES
@@ -164,7 +200,9 @@ def test_hostile_files_are_refused_at_once(case: str, tmp_path: Path) -> None:
         ("another magic", "a model's directory"),
     ],
 )
-def test_the_remedy_is_to_download_again_only_where_that_helps(case: str, fix: str, tmp_path: Path) -> None:
+def test_the_remedy_is_to_download_again_only_where_that_helps(
+    case: str, fix: str, tmp_path: Path
+) -> None:
     with refused(fix=fix, error=CheckpointError) as caught:
         read_gguf(stored(tmp_path, HOSTILE[case][0]))
     assert ("Download" in caught.value.fix) == (fix == "again")
@@ -187,7 +225,12 @@ def test_files_beside_a_model_are_named(kind: str, tmp_path: Path) -> None:
 def test_tensors_that_do_not_fit_are_no_matter_of_a_config_json(model: Path) -> None:
     file = read_gguf(model)
     kept = {name: each for name, each in file.tensors.items() if "attn_k" not in name}
-    with refused("missing blk.0.attn_k", expected="a Llama with its keys", fix="llama.cpp's", error=CheckpointError):
+    with refused(
+        "missing blk.0.attn_k",
+        expected="a Llama with its keys",
+        fix="llama.cpp's",
+        error=CheckpointError,
+    ):
         load_gguf(replace(file, tensors=kept))
 
 
@@ -206,22 +249,29 @@ def test_what_is_no_file(kind: str | None, tmp_path: Path) -> None:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model with packed and plain weights and a vocabulary."""
     torch.manual_seed(0)
-    config = DecoderConfig(vocab_size=256, num_layers=1, hidden_dim=32, ff_dim=64, num_heads=2, head_dim=16)
+    config = DecoderConfig(
+        vocab_size=256, num_layers=1, hidden_dim=32, ff_dim=64, num_heads=2, head_dim=16
+    )
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     write_gguf(Decoder(config), path, kind="Q8_0", tokenizer=byte_vocabulary())
     return path
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
-    """The file with a few bytes changed, most of them in the header, or cut, or with bytes inserted or removed."""
-    changed, header = bytearray(content), 8192
+    """The file with a few bytes changed, most of them in the header, or cut, or with bytes inserted
+    or removed.
+    """
+    changed = bytearray(content)
+    header = 8192
     for _ in range(rng.choice([1, 1, 2, 8])):
         at = rng.randrange(min(header, len(changed)))
         how = rng.randrange(6)
         if how < 2:
             changed[at] = rng.choice([0, 1, 127, 128, 255, rng.randrange(256)])
         elif how == 2:
-            changed[at : at + 8] = struct.pack("<Q", rng.choice([0, 2**31, 2**32 - 1, 2**63, 2**64 - 1]))
+            changed[at : at + 8] = struct.pack(
+                "<Q", rng.choice([0, 2**31, 2**32 - 1, 2**63, 2**64 - 1])
+            )
         elif how == 3:
             del changed[at : at + rng.choice([1, 8, 100])]
         elif how == 4:
@@ -233,7 +283,8 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 
 def check_damaged(model: Path, seeds: Sequence[int], directory: Path) -> None:
     """Whatever the damage: a decoder, or one error of ours."""
-    content, messages = model.read_bytes(), [""]
+    content = model.read_bytes()
+    messages = [""]
     for seed in seeds:
         path = stored(directory, damaged(content, random.Random(seed)))
         budget = Budget(SECONDS)
@@ -257,7 +308,8 @@ def test_a_thousand_damaged_files(model: Path, tmp_path: Path) -> None:
 
 def check_as_gguf_reader(path: Path) -> GgufFile:
     """Metadata, names, shapes, kinds and bytes are those of the package ``gguf``."""
-    file, reader = read_gguf(path), gguf.GGUFReader(path)
+    file = read_gguf(path)
+    reader = gguf.GGUFReader(path)
     fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     assert list(file.metadata) == list(fields)
     for name, field in fields.items():
@@ -315,7 +367,11 @@ def part(number: int, count: int, total: int, names: Sequence[str]) -> bytes:
         key("split.tensors.count", 5, struct.pack("<i", total)),
     ]
     keys += [key("general.architecture", TEXT, text("llama"))] if number == 0 else []
-    return assembled(keys, [(name, (8,), 0, 32 * at) for at, name in enumerate(names)], bytes(range(32)) * len(names))
+    return assembled(
+        keys,
+        [(name, (8,), 0, 32 * at) for at, name in enumerate(names)],
+        bytes(range(32)) * len(names),
+    )
 
 
 def test_files_in_parts(tmp_path: Path) -> None:
@@ -324,9 +380,15 @@ def test_files_in_parts(tmp_path: Path) -> None:
     paths = [stored(tmp_path, part(n, 3, 4, pieces[n]), name) for n, name in enumerate(names)]
     for path in paths:
         file = read_gguf(path)
-        assert (list(file.tensors), file.metadata["general.architecture"]) == (["a", "b", "c", "d"], "llama")
+        assert (list(file.tensors), file.metadata["general.architecture"]) == (
+            ["a", "b", "c", "d"],
+            "llama",
+        )
         assert file.tensors["d"].read().view(torch.uint8).tolist() == list(range(32))
-    for changed, fault in ((part(1, 3, 4, ["b"]), "another part"), (part(1, 3, 4, ["x", "y"]), "5 tensors")):
+    for changed, fault in (
+        (part(1, 3, 4, ["b"]), "another part"),
+        (part(1, 3, 4, ["x", "y"]), "5 tensors"),
+    ):
         stored(tmp_path, changed, names[1])
         with refused(fault, error=CheckpointError):
             read_gguf(paths[0])
@@ -343,9 +405,13 @@ def test_files_in_parts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_consecutive_pieces_of_a_file(count: int, model: Path, tmp_path: Path) -> None:
-    content, whole = model.read_bytes(), read_gguf(model)
+    content = model.read_bytes()
+    whole = read_gguf(model)
     size = -(-len(content) // count)
-    pieces = [stored(tmp_path, content[size * n : size * (n + 1)], f"m.gguf.part{n:02d}") for n in range(count)]
+    pieces = [
+        stored(tmp_path, content[size * n : size * (n + 1)], f"m.gguf.part{n:02d}")
+        for n in range(count)
+    ]
     file = joined([pieces])
     assert file.nbytes == whole.nbytes
     for name, tensor in whole.tensors.items():
@@ -365,17 +431,22 @@ def test_a_file_that_changes_after_its_header_was_read(model: Path, tmp_path: Pa
 
 
 HALVES = {kind: found.halves for kind, found in KINDS.items()}
-NUMBERS = {0: "F32", 1: "F16", 30: "BF16"} | {gguf.GGMLQuantizationType[kind].value: kind for kind in KINDS}
+NUMBERS = {0: "F32", 1: "F16", 30: "BF16"} | {
+    gguf.GGMLQuantizationType[kind].value: kind for kind in KINDS
+}
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_no_numbers_are_refused_when_read(number: int, bad: float, tmp_path: Path) -> None:
+def test_weights_that_are_no_numbers_are_refused_when_read(
+    number: int, bad: float, tmp_path: Path
+) -> None:
     kind = NUMBERS[number]
     if kind == "MXFP4":
         faulty = [b"\xff" + b"\0" * 16]
     elif kind in KINDS:
-        size, half = KINDS[kind].nbytes, struct.pack("<e", bad)
+        size = KINDS[kind].nbytes
+        half = struct.pack("<e", bad)
         faulty = [b"\0" * at + half + b"\0" * (size - at - 2) for at in HALVES[kind]]
     else:
         dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[kind]
@@ -385,6 +456,8 @@ def test_weights_that_are_no_numbers_are_refused_when_read(number: int, bad: flo
         sound = b"\0" * len(block)
         for at in range(3):
             data = b"".join(block if index == at else sound for index in range(3)) + b"\0" * 32
-            file = read_gguf(stored(tmp_path, assembled(tensors=[("t", (width, 3), number, 0)], data=data)))
+            file = read_gguf(
+                stored(tmp_path, assembled(tensors=[("t", (width, 3), number, 0)], data=data))
+            )
             with refused("t with weights", error=CheckpointError):
                 file.tensors["t"].read()

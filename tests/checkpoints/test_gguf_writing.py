@@ -25,7 +25,14 @@ from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
 PLAIN = DecoderConfig(
-    vocab_size=256, num_layers=2, hidden_dim=64, ff_dim=96, num_heads=4, head_dim=16, num_kv_heads=2, max_seq_len=128
+    vocab_size=256,
+    num_layers=2,
+    hidden_dim=64,
+    ff_dim=96,
+    num_heads=4,
+    head_dim=16,
+    num_kv_heads=2,
+    max_seq_len=128,
 )
 
 
@@ -46,9 +53,13 @@ def test_q8_0_has_the_bits_of_the_reference() -> None:
     assert encode("Q8_0", weights).numpy().tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("F32", None), ("F16", torch.float16), ("BF16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("F32", None), ("F16", torch.float16), ("BF16", torch.bfloat16)]
+)
 @pytest.mark.parametrize("held", [torch.float32, torch.bfloat16])
-def test_weights_come_back(kind: Any, dtype: torch.dtype | None, held: torch.dtype, tmp_path: Path) -> None:
+def test_weights_come_back(
+    kind: Any, dtype: torch.dtype | None, held: torch.dtype, tmp_path: Path
+) -> None:
     decoder = Decoder(PLAIN).to(held)
     write_gguf(decoder, tmp_path / "a.gguf", kind=kind)
     back = load_gguf(tmp_path / "a.gguf", dtype=torch.float32)
@@ -59,14 +70,17 @@ def test_weights_come_back(kind: Any, dtype: torch.dtype | None, held: torch.dty
 
 
 def test_norms_beside_bfloat16_keep_their_digits(tmp_path: Path) -> None:
-    config = replace(PLAIN, norm_place="both", activation="gelu_tanh", qk_norm="head", tied_output=True)
+    config = replace(
+        PLAIN, norm_place="both", activation="gelu_tanh", qk_norm="head", tied_output=True
+    )
     decoder = Decoder(replace(config, embedding_scale=8.0)).bfloat16()
     for name, parameter in decoder.named_parameters():
         if "norm" in name:  # Gemma's, which are 1 + w
             parameter.data = 1 + torch.randn(parameter.shape).bfloat16().float()
     write_gguf(decoder, tmp_path / "a.gguf", kind="BF16")
     file = read_gguf(tmp_path / "a.gguf")
-    back, x = load_gguf(file), tokens()
+    back = load_gguf(file)
+    x = tokens()
     assert back.embedding.weight.dtype == torch.bfloat16
     assert torch.equal(back(x), decoder(x))
     assert describe(file.path).held == sum(each.nbytes for each in back.parameters())
@@ -80,7 +94,9 @@ def test_q8_0_is_held_in_blocks_or_expanded(tied: bool, tmp_path: Path) -> None:
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter)
     write_gguf(decoder, tmp_path / "a.gguf", kind="Q8_0")
-    packed, dense = (load_gguf(tmp_path / "a.gguf", hold=hold).eval() for hold in ("blocks", "dense"))
+    packed, dense = (
+        load_gguf(tmp_path / "a.gguf", hold=hold).eval() for hold in ("blocks", "dense")
+    )
     assert isinstance(packed.embedding, PackedEmbedding)
     assert isinstance(packed.output, PackedLinear)
     assert (packed.output.blocks.data_ptr() == packed.embedding.blocks.data_ptr()) == tied
@@ -89,7 +105,9 @@ def test_q8_0_is_held_in_blocks_or_expanded(tied: bool, tmp_path: Path) -> None:
         wanted = weight
         if weight.dim() > 1:
             rounded = gguf.quants.quantize(weight.detach().numpy(), gguf.GGMLQuantizationType.Q8_0)
-            wanted = torch.from_numpy(gguf.quants.dequantize(rounded, gguf.GGMLQuantizationType.Q8_0))
+            wanted = torch.from_numpy(
+                gguf.quants.dequantize(rounded, gguf.GGMLQuantizationType.Q8_0)
+            )
         for held in (packed, dense):
             assert torch.equal(getattr(held.get_submodule(module), part), wanted), name
     x = tokens()
@@ -106,21 +124,33 @@ def test_a_tied_output_beside_packed_layers(tmp_path: Path) -> None:
     assert isinstance(held.layers[0].ffn.down, PackedLinear)
     assert held.output.weight is held.embedding.weight
     kinds = {name: each.kind for name, each in read_gguf(tmp_path / "a.gguf").tensors.items()}
-    expected = {"token_embd.weight": "F16", "blk.0.ffn_down.weight": "Q8_0", "output_norm.weight": "F32"}
+    expected = {
+        "token_embd.weight": "F16",
+        "blk.0.ffn_down.weight": "Q8_0",
+        "output_norm.weight": "F32",
+    }
     assert {name: kinds[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0"])
 def test_read_by_the_package_and_by_transformers(kind: Any, tmp_path: Path) -> None:
     decoder = Decoder(PLAIN).eval()
-    write_gguf(decoder, tmp_path / "a.gguf", kind=kind, tokenizer=byte_vocabulary(), chat_template="{{ x }}")
+    write_gguf(
+        decoder,
+        tmp_path / "a.gguf",
+        kind=kind,
+        tokenizer=byte_vocabulary(),
+        chat_template="{{ x }}",
+    )
     reader = gguf.GGUFReader(tmp_path / "a.gguf")
     types = {each.name: each.tensor_type.name for each in reader.tensors}
     assert types["blk.1.attn_q.weight"] == kind
     named = "ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"
     assert reader.fields["general.file_type"].contents() == gguf.LlamaFileType[named]
     assert reader.fields["tokenizer.chat_template"].contents() == "{{ x }}"
-    peer = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="a.gguf", dtype=torch.float32).eval()
+    peer = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file="a.gguf", dtype=torch.float32
+    ).eval()
     x = tokens()
     with torch.no_grad():
         ours = load_gguf(tmp_path / "a.gguf", hold="dense", dtype=torch.float32).eval()
@@ -136,7 +166,11 @@ def test_a_model_of_bytes_has_a_vocabulary_of_bytes(tmp_path: Path) -> None:
 
 
 def test_the_name_by_which_llama_cpp_splits_texts_stays(tmp_path: Path) -> None:
-    write_gguf(Decoder(PLAIN), tmp_path / "a.gguf", tokenizer=byte_vocabulary() | {"general.name": "Phi-3", "a": 1})
+    write_gguf(
+        Decoder(PLAIN),
+        tmp_path / "a.gguf",
+        tokenizer=byte_vocabulary() | {"general.name": "Phi-3", "a": 1},
+    )
     found = read_gguf(tmp_path / "a.gguf").metadata
     assert (found["general.name"], "a" in found) == ("Phi-3", False)
 
@@ -170,7 +204,10 @@ def test_frequencies_of_llama_3_are_divided_by_the_factors(tmp_path: Path) -> No
 def test_gemmas_norms_are_stored_plus_one(tmp_path: Path) -> None:
     seed = next(seed for seed in range(60) if gemma(seed, tmp_path) is not None)
     model = gemma(seed, tmp_path)
-    for place, name in (("input_layernorm", "attn_norm"), ("post_attention_layernorm", "post_attention_norm")):
+    for place, name in (
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "post_attention_norm"),
+    ):
         norm = getattr(model.model.layers[0], place).weight
         assert torch.equal(stored(tmp_path / "a.gguf", f"blk.0.{name}.weight"), norm + 1)
 
@@ -200,13 +237,19 @@ OTHER_VOCABULARY = {"tokenizer.ggml.tokens": ["a", "b"]}
         ({"logit_cap": 15.0}, {}, "logit_cap = 15.0"),
         ({"learned_positions": True}, {}, "learned_positions"),
         ({"embedding_norm": True}, {}, "embedding_norm"),
-        ({"qk_norm": "head", "num_experts": 4, "activation": "silu", "window": 8}, {}, "window = 8"),
+        (
+            {"qk_norm": "head", "num_experts": 4, "activation": "silu", "window": 8},
+            {},
+            "window = 8",
+        ),
         ({}, {"tokenizer": OTHER_VOCABULARY}, "2 tokens for a model of 256"),
         ({}, {"tokenizer": object()}, "tokenizer = <object"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_parts_that_no_family_has(parts: dict[str, Any], options: dict[str, Any], got: str, tmp_path: Path) -> None:
+def test_parts_that_no_family_has(
+    parts: dict[str, Any], options: dict[str, Any], got: str, tmp_path: Path
+) -> None:
     with refused(got):
         write_gguf(Decoder(replace(PLAIN, **parts)), tmp_path / "a.gguf", **options)
     assert not list(tmp_path.iterdir())

@@ -50,11 +50,16 @@ def test_the_logits_are_hugging_faces(tmp_path: Path, peer: Peer, changes: dict[
     assert largest_difference(decoder, model, tokens) <= 1e-4
 
 
-def test_the_logits_are_hugging_faces_beyond_the_original_length(tmp_path: Path, peer: Peer) -> None:
+def test_the_logits_are_hugging_faces_beyond_the_original_length(
+    tmp_path: Path, peer: Peer
+) -> None:
     model = peer(num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
     assert model.config.rope_parameters["original_max_position_embeddings"] == 4096
     model.save_pretrained(tmp_path)
-    assert largest_difference(Decoder.from_pretrained(tmp_path), model, torch.randint(48, (1, 4160))) <= 1e-4
+    assert (
+        largest_difference(Decoder.from_pretrained(tmp_path), model, torch.randint(48, (1, 4160)))
+        <= 1e-4
+    )
 
 
 @pytest.mark.parametrize("experts", ["dense", "mxfp4"])
@@ -63,7 +68,9 @@ def test_greedy_tokens_are_hugging_faces(tmp_path: Path, openai_files: Files, ex
     decoder.save_pretrained(tmp_path / "theirs")
     model = GptOssForCausalLM.from_pretrained(tmp_path / "theirs", dtype=torch.float32)
     prompt = torch.randint(48, (1, 20))
-    theirs = model.generate(prompt, max_new_tokens=50, do_sample=False, pad_token_id=0)[0, 20:].tolist()
+    theirs = model.generate(prompt, max_new_tokens=50, do_sample=False, pad_token_id=0)[
+        0, 20:
+    ].tolist()
     assert len(set(theirs)) > 5
     assert generate(decoder, prompt.tolist(), 50)[0] == theirs
 
@@ -79,10 +86,14 @@ def test_openais_layout_holds_the_same_network(tmp_path: Path, openai_files: Fil
         "model.norm.weight": stored["norm.scale"],
     }
     for layer in range(form["num_hidden_layers"]):
-        old, new = f"block.{layer}.", f"model.layers.{layer}."
+        old = f"block.{layer}."
+        new = f"model.layers.{layer}."
         for end in ("weight", "bias"):
             q, k, v = stored[f"{old}attn.qkv.{end}"].split([64, 32, 32])
-            theirs |= {f"{new}self_attn.{name}_proj.{end}": part for name, part in (("q", q), ("k", k), ("v", v))}
+            theirs |= {
+                f"{new}self_attn.{name}_proj.{end}": part
+                for name, part in (("q", q), ("k", k), ("v", v))
+            }
             theirs[f"{new}self_attn.o_proj.{end}"] = stored[f"{old}attn.out.{end}"]
             theirs[f"{new}mlp.router.{end}"] = stored[f"{old}mlp.gate.{end}"]
         theirs[f"{new}self_attn.sinks"] = stored[f"{old}attn.sinks"]
@@ -92,20 +103,35 @@ def test_openais_layout_holds_the_same_network(tmp_path: Path, openai_files: Fil
             packed = (stored[f"{old}mlp.{matrix}_weight.{part}"] for part in ("blocks", "scales"))
             theirs[f"{new}mlp.experts.{name}"] = convert_moe_packed_tensors(*packed)
             theirs[f"{new}mlp.experts.{name}_bias"] = stored[f"{old}mlp.{matrix}_bias"]
-    sizes = ("num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size", "head_dim", "num_attention_heads")
+    sizes = (
+        "num_hidden_layers",
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "head_dim",
+        "num_attention_heads",
+    )
     hf_config = {name: form[name] for name in (*sizes, "num_key_value_heads", "sliding_window")}
     hf_config |= {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2}
     there = tmp_path / "hf"
     there.mkdir()
     (there / "config.json").write_text(json.dumps(hf_config))
-    save_file({n: t.contiguous() for n, t in theirs.items()}, there / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {n: t.contiguous() for n, t in theirs.items()},
+        there / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     model = GptOssForCausalLM.from_pretrained(there, dtype=torch.float32)
     tokens = torch.randint(48, (2, 60))
     for experts in ("dense", "mxfp4"):
         decoder = Decoder.from_pretrained(directory, dtype=torch.float32, experts=experts)
         assert largest_difference(decoder, model, tokens) <= 1e-4
     ours = Decoder.from_pretrained(there, dtype=torch.float32)
-    for name, weight in Decoder.from_pretrained(directory, dtype=torch.float32, experts="dense").state_dict().items():
+    for name, weight in (
+        Decoder.from_pretrained(directory, dtype=torch.float32, experts="dense")
+        .state_dict()
+        .items()
+    ):
         assert torch.equal(weight, ours.state_dict()[name]), name
 
 
@@ -117,13 +143,19 @@ def test_what_is_stored_stays_as_it_is(openai_files: Files) -> None:
     ffn = decoder.layers[1].ffn
     assert torch.equal(ffn.gate_up_blocks, stored["block.1.mlp.mlp1_weight.blocks"])
     assert torch.equal(ffn.down_scales, stored["block.1.mlp.mlp2_weight.scales"])
-    assert torch.equal(decoder.layers[1].attention.value.weight, stored["block.1.attn.qkv.weight"][96:])
+    assert torch.equal(
+        decoder.layers[1].attention.value.weight, stored["block.1.attn.qkv.weight"][96:]
+    )
     assert not any(tensor.is_meta for tensor in (*decoder.parameters(), *decoder.buffers()))
     assert not decoder.training
 
 
-def test_no_more_is_held_than_the_decoder_and_one_tensor(openai_files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tensor of bytes and every bfloat16 matrix is the one that was read: nothing is copied again."""
+def test_no_more_is_held_than_the_decoder_and_one_tensor(
+    openai_files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every tensor of bytes and every bfloat16 matrix is the one that was read: nothing is copied
+    again.
+    """
     seen: list[int] = []
     plain = FileTensor.read
 

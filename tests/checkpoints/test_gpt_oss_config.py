@@ -89,7 +89,12 @@ def test_the_released_configurations(config: dict[str, Any]) -> None:
 def test_whose_configuration_it_is() -> None:
     assert family_in(HUGGINGFACE) is GPT_OSS
     assert family_in(OPENAIS_20B) is OPENAI
-    for other in ({}, {"model_type": "gpt"}, {"model_type": None, **OPENAIS_20B}, {"num_hidden_layers": 2}):
+    for other in (
+        {},
+        {"model_type": "gpt"},
+        {"model_type": None, **OPENAIS_20B},
+        {"num_hidden_layers": 2},
+    ):
         assert family_in(other) is None
 
 
@@ -100,27 +105,41 @@ def test_whose_configuration_it_is() -> None:
         {"num_hidden_layers": 24, "num_local_experts": 32},
         {"rope_theta": 5000.0},
         {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
-        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}},
+        {
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 512,
+            }
+        },
         {"rope_scaling": None},
         {"rope_parameters": None},
         {"rope_parameters": {}},
         {"rope_scaling": {}},
         {
-            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 512,
+            },
             "rope_parameters": {"rope_type": "default"},
         },
         {"num_experts": 8, "sliding_window": 16},
     ],
 )
 def test_defaults_are_hugging_faces(given: dict[str, Any]) -> None:
-    ours, theirs = read({"model_type": "gpt_oss", **given}), GptOssConfig(**given)
+    ours = read({"model_type": "gpt_oss", **given})
+    theirs = GptOssConfig(**given)
     rope = theirs.rope_parameters
     assert (ours.num_layers, ours.num_experts, ours.top_k) == (
         theirs.num_hidden_layers,
         theirs.num_local_experts,
         theirs.num_experts_per_tok,
     )
-    assert (ours.num_kv_heads or ours.num_heads, ours.window) == (theirs.num_key_value_heads, theirs.sliding_window)
+    assert (ours.num_kv_heads or ours.num_heads, ours.window) == (
+        theirs.num_key_value_heads,
+        theirs.sliding_window,
+    )
     assert (ours.rope_base, ours.norm_eps, ours.max_seq_len) == (
         rope["rope_theta"],
         theirs.rms_norm_eps,
@@ -171,7 +190,12 @@ def test_openais_without_stretch_and_without_window() -> None:
             "partial_rotary_factor = 0.5",
         ),
         (
-            {"rope_scaling": {**HUGGINGFACE["rope_scaling"], "original_max_position_embeddings": 0}},
+            {
+                "rope_scaling": {
+                    **HUGGINGFACE["rope_scaling"],
+                    "original_max_position_embeddings": 0,
+                }
+            },
             "original_max_seq_len = 0",
         ),
         ({"rope_theta": "1e5"}, "rope_theta = '1e5'"),
@@ -212,7 +236,9 @@ def test_what_is_written_is_read_again_by_both(change: dict[str, Any]) -> None:
 
 
 def test_what_was_released_is_written_as_it_was() -> None:
-    written = GPT_OSS.write_config(dataclasses.replace(RELEASED, expert_format="mxfp4"), torch.bfloat16)
+    written = GPT_OSS.write_config(
+        dataclasses.replace(RELEASED, expert_format="mxfp4"), torch.bfloat16
+    )
     for name, value in HUGGINGFACE.items():
         if name not in ("eos_token_id", "quantization_config"):
             assert written[name] == value, name

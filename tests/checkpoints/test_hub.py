@@ -32,7 +32,9 @@ def tiny(tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
-@pytest.mark.parametrize("source", ["/nowhere/at/all", "./nowhere", "a/b/c", "name with spaces", "-rf"])
+@pytest.mark.parametrize(
+    "source", ["/nowhere/at/all", "./nowhere", "a/b/c", "name with spaces", "-rf"]
+)
 def test_what_is_no_directory_and_no_name_is_refused(source: str) -> None:
     with refused("which is no directory$", expected=r"a directory with config\.json"):
         load_encoder(source)
@@ -44,7 +46,9 @@ def test_a_name_that_the_hub_does_not_give_is_refused(source: str) -> None:
         find_directory(source)
 
 
-def test_a_name_is_asked_of_the_hub_only_where_no_directory_has_it(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_asked_of_the_hub_only_where_no_directory_has_it(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     download = Mock(return_value=str(tiny))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     loaded = load_encoder("someone/tiny")
@@ -71,13 +75,22 @@ def test_a_format_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "m.iq4_xs.gguf",
     ]
     monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda name: names)
-    asked = {"Q4_K_M": "m-Q4_K_M.gguf", "UD-Q4_K_M": "m-UD-Q4_K_M.gguf", "IQ4_XS": "m.iq4_xs.gguf", "q8_0": parts[1]}
+    asked = {
+        "Q4_K_M": "m-Q4_K_M.gguf",
+        "UD-Q4_K_M": "m-UD-Q4_K_M.gguf",
+        "IQ4_XS": "m.iq4_xs.gguf",
+        "q8_0": parts[1],
+    }
     assert {kind: gguf_in("owner/m", kind) for kind in asked} == asked
     for kind in ("Q4_K", "F16", "4_K_M", "*"):
-        with refused("no GGUF file of owner/m in the format", expected="m-Q4_K_M.gguf, m-Q4_K_S.gguf, m.iq4"):
+        with refused(
+            "no GGUF file of owner/m in the format", expected="m-Q4_K_M.gguf, m-Q4_K_S.gguf, m.iq4"
+        ):
             gguf_in("owner/m", kind)
     # Without a connection.
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", Mock(side_effect=RuntimeError("no network")))
+    monkeypatch.setattr(
+        huggingface_hub, "list_repo_files", Mock(side_effect=RuntimeError("no network"))
+    )
     with refused("owner/m', whose files the hub did not list .no network"):
         gguf_in("owner/m", "Q4_K_M")
     (tmp_path / "m-Q4_K_M.gguf").touch()
@@ -85,7 +98,9 @@ def test_a_format_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert gguf_in("owner/m", "Q4_K_M") == "m-Q4_K_M.gguf"
 
 
-def test_what_is_saved_in_the_users_home_is_loaded_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_saved_in_the_users_home_is_loaded_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "work")
@@ -108,7 +123,9 @@ def header(file: Path) -> SafetensorsFileMetadata:
 
 @pytest.fixture
 def on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A gpt-oss in several files, which is ``someone/tiny`` on the hub; here are its configuration and its index."""
+    """A gpt-oss in several files, which is ``someone/tiny`` on the hub; here are its configuration
+    and its index.
+    """
     write_random_gpt_oss(tmp_path / "there", shard_bytes=200_000)
     (tmp_path / "here").mkdir()
 
@@ -121,21 +138,28 @@ def on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
     monkeypatch.setattr(
-        huggingface_hub, "parse_safetensors_file_metadata", lambda name, file: header(tmp_path / "there" / file)
+        huggingface_hub,
+        "parse_safetensors_file_metadata",
+        lambda name, file: header(tmp_path / "there" / file),
     )
     return tmp_path / "there"
 
 
 def test_a_model_of_the_hub_is_described_without_its_weights(on_the_hub: Path) -> None:
     here = find_directory("someone/tiny", weights=False)
-    assert sorted(path.name for path in here.iterdir()) == ["config.json", "model.safetensors.index.json"]
+    assert sorted(path.name for path in here.iterdir()) == [
+        "config.json",
+        "model.safetensors.index.json",
+    ]
     found = describe("someone/tiny", download=False)
     assert found == replace(describe(on_the_hub), path=here)
     assert found.num_files > 1
     assert hub_tensors(on_the_hub, on_the_hub) is None
 
 
-def test_weights_that_are_here_are_not_asked_for(on_the_hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_here_are_not_asked_for(
+    on_the_hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(huggingface_hub, "parse_safetensors_file_metadata")
     stored = hub_tensors("someone/tiny", on_the_hub)
     assert stored == stored_tensors(on_the_hub)
@@ -164,7 +188,9 @@ def test_headers_of_the_hub_that_lie_are_refused(
     assert message in str(caught.value)
 
 
-def test_an_index_of_the_hub_is_held_against_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_of_the_hub_is_held_against_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {f"{name}.safetensors": {name: TensorInfo("F32", [2], (0, 8))} for name in "ab"}
     told = lambda source, file: SafetensorsFileMetadata({}, files[file])  # noqa: E731
     monkeypatch.setattr(huggingface_hub, "parse_safetensors_file_metadata", told)
@@ -174,7 +200,9 @@ def test_an_index_of_the_hub_is_held_against_the_files(tmp_path: Path, monkeypat
         hub_tensors("someone/x", tmp_path)
 
 
-def test_minilm_is_the_package_where_it_is_installed_and_the_hubs_where_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minilm_is_the_package_where_it_is_installed_and_the_hubs_where_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(hub, "find_spec", lambda name: None)
         assert minilm() == "sentence-transformers/all-MiniLM-L6-v2"

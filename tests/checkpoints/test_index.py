@@ -1,4 +1,6 @@
-"""An index that names tensors which no file has, as of a model whose output projection is its embedding."""
+"""An index that names tensors which no file has, as of a model whose output projection is its
+embedding.
+"""
 
 import json
 from pathlib import Path
@@ -11,7 +13,9 @@ from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 
-CONFIG = DecoderConfig(vocab_size=20, num_layers=2, hidden_dim=16, ff_dim=24, num_heads=2, head_dim=8, tied_output=True)
+CONFIG = DecoderConfig(
+    vocab_size=20, num_layers=2, hidden_dim=16, ff_dim=24, num_heads=2, head_dim=8, tied_output=True
+)
 
 
 def saved(directory: Path, *more: str, tied: bool = True) -> Decoder:
@@ -31,13 +35,17 @@ def saved(directory: Path, *more: str, tied: bool = True) -> Decoder:
     return decoder
 
 
-@pytest.mark.parametrize("more", ["lm_head.weight", "model.layers.1.self_attn.rotary_emb.inv_freq", "model.unused"])
+@pytest.mark.parametrize(
+    "more", ["lm_head.weight", "model.layers.1.self_attn.rotary_emb.inv_freq", "model.unused"]
+)
 def test_a_tensor_that_the_model_does_not_need(more: str, tmp_path: Path) -> None:
     decoder = saved(tmp_path / "model", more)
     tokens = torch.arange(12)[None]
     with torch.no_grad():
         assert torch.equal(Decoder.from_pretrained(tmp_path / "model")(tokens), decoder(tokens))
-    assert describe(tmp_path / "model").total == sum(weight.numel() for weight in decoder.parameters())
+    assert describe(tmp_path / "model").total == sum(
+        weight.numel() for weight in decoder.parameters()
+    )
 
 
 def test_transformers_opens_it_with_the_same_logits(tmp_path: Path) -> None:
@@ -46,10 +54,14 @@ def test_transformers_opens_it_with_the_same_logits(tmp_path: Path) -> None:
     tokens = torch.arange(12)[None]
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
     with torch.no_grad():
-        assert torch.allclose(Decoder.from_pretrained(tmp_path / "model")(tokens), theirs(tokens).logits, atol=1e-5)
+        assert torch.allclose(
+            Decoder.from_pretrained(tmp_path / "model")(tokens), theirs(tokens).logits, atol=1e-5
+        )
 
 
-@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight", "model.norm.weight"])
+@pytest.mark.parametrize(
+    "name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight", "model.norm.weight"]
+)
 def test_a_tensor_that_the_model_needs_is_named(name: str, tmp_path: Path) -> None:
     saved(tmp_path / "model", tied=False)
     index = tmp_path / "model" / "model.safetensors.index.json"

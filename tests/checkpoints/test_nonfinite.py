@@ -1,4 +1,6 @@
-"""Weights that are infinite or NaN are refused when they are loaded, unless the caller asks for them."""
+"""Weights that are infinite or NaN are refused when they are loaded, unless the caller asks for
+them.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -58,7 +60,12 @@ def test_large_finite_weights_are_no_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pack", [None, "Q8_0"])
 def test_gpt_oss(pack: Any, tmp_path: Path) -> None:
     experts: dict[str, Any] = {"num_experts": 2, "ff_dim": 32, "ff_bias": True, "clamp": Clamp()}
-    attention: dict[str, Any] = {"attention_bias": True, "sinks": True, "window": 8, "windowed_layers": "even"}
+    attention: dict[str, Any] = {
+        "attention_bias": True,
+        "sinks": True,
+        "window": 8,
+        "windowed_layers": "even",
+    }
     decoder = Decoder(dataclasses.replace(FORM, **experts, **attention)).bfloat16()
     save_decoder(decoder, tmp_path / "model", layout="gpt_oss")
     for name in ("q_proj.weight", "experts.down_proj"):
@@ -70,7 +77,9 @@ def test_gpt_oss(pack: Any, tmp_path: Path) -> None:
 
 
 def test_encoders(tmp_path: Path) -> None:
-    config = EncoderConfig(vocab_size=20, num_layers=1, hidden_dim=16, ff_dim=32, num_heads=2, max_seq_len=8)
+    config = EncoderConfig(
+        vocab_size=20, num_layers=1, hidden_dim=16, ff_dim=32, num_heads=2, max_seq_len=8
+    )
     save_encoder(Encoder(config), tmp_path / "encoder")
     name = spoil(tmp_path / "encoder", "query", float("inf"))
     with refused(name):
@@ -86,7 +95,9 @@ def test_gguf(tmp_path: Path) -> None:
     path.write_bytes(content)
     with refused("infinite or NaN", error=CheckpointError):
         load_gguf(path)
-    assert not all(bool(each.isfinite().all()) for each in load_gguf(path, allow_nonfinite=True).parameters())
+    assert not all(
+        bool(each.isfinite().all()) for each in load_gguf(path, allow_nonfinite=True).parameters()
+    )
 
 
 def test_runs(tmp_path: Path) -> None:
@@ -94,7 +105,8 @@ def test_runs(tmp_path: Path) -> None:
     model.register_buffer("mask", torch.full((3,), -torch.inf))  # which is no weight
     save_weights(model, tmp_path)
     load_weights(model, tmp_path)
-    name, before = spoil(tmp_path, "weight", float("nan")), model.weight.detach().clone()
+    name = spoil(tmp_path, "weight", float("nan"))
+    before = model.weight.detach().clone()
     with refused(rf"{name} with weights that are infinite or NaN in", error=InputError):
         load_weights(model, tmp_path)
     assert torch.equal(model.weight, before)

@@ -45,15 +45,21 @@ def test_logits_are_those_of_expanded_experts(file: Path) -> None:
     tokens = draw_tokens(3, 40)
     expected = dense(tokens)
     assert expected.std() > 0.01
-    torch.testing.assert_close(packed(tokens), expected, rtol=0, atol=2e-5 * expected.abs().max().item())
+    torch.testing.assert_close(
+        packed(tokens), expected, rtol=0, atol=2e-5 * expected.abs().max().item()
+    )
 
 
 @torch.no_grad()
-def test_generation_is_native(file: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generation_is_native(
+    file: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed, dense = both(file)
     steps = []
     decode_step = native_step.decode_step
-    monkeypatch.setattr(native_step, "decode_step", lambda *given: steps.append(1) or decode_step(*given))
+    monkeypatch.setattr(
+        native_step, "decode_step", lambda *given: steps.append(1) or decode_step(*given)
+    )
     prompts = [[3, 1, 4], [1, 5, 9]]
     expected = generate(dense, prompts, max_new_tokens=12)
     count = len(steps)
@@ -64,7 +70,9 @@ def test_generation_is_native(file: Path, library: Library, monkeypatch: pytest.
     cache = dense.new_cache(2, 20)
     for token in draw_tokens(2, 9).split(1, dim=1):
         ordinary = dense(token, cache=cache)[:, -1]
-        torch.testing.assert_close(step(token), ordinary, rtol=0, atol=2e-5 * ordinary.abs().max().item())
+        torch.testing.assert_close(
+            step(token), ordinary, rtol=0, atol=2e-5 * ordinary.abs().max().item()
+        )
 
 
 def test_it_takes_the_memory_of_the_file(file: Path) -> None:
@@ -91,7 +99,9 @@ def test_what_observes_does_not_know_how_experts_are_stored(file: Path) -> None:
     ):
         expected = observe(dense)
         assert expected.abs().max() > 0
-        torch.testing.assert_close(observe(packed), expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+        torch.testing.assert_close(
+            observe(packed), expected, rtol=0, atol=1e-4 * expected.abs().max().item()
+        )
 
 
 def _routings_and_outputs(tokens: torch.Tensor) -> Callable[[Decoder], torch.Tensor]:
@@ -112,13 +122,19 @@ def test_it_is_written_with_expanded_experts(file: Path, tmp_path: Path) -> None
     assert type(saved.layers[0].ffn) is MixtureOfExperts
     torch.testing.assert_close(saved(tokens), packed(tokens), rtol=0, atol=1e-4)
     write_gguf(packed, tmp_path / "again.gguf", kind="F32")
-    torch.testing.assert_close(load_gguf(tmp_path / "again.gguf")(tokens), packed(tokens), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        load_gguf(tmp_path / "again.gguf")(tokens), packed(tokens), rtol=0, atol=1e-4
+    )
 
 
 def test_experts_of_which_one_matrix_is_not_packed_are_expanded(tmp_path: Path) -> None:
     """A mixture holds all its matrices packed or none."""
     decoder = Decoder(replace(MIXTURE, ff_dim=48))
     write_gguf(decoder, tmp_path / "model.gguf", kind="Q8_0")  # rows of 48 become float16
-    kinds = {tensor.kind for tensor in read_gguf(tmp_path / "model.gguf").tensors.values() if len(tensor.shape) == 3}
+    kinds = {
+        tensor.kind
+        for tensor in read_gguf(tmp_path / "model.gguf").tensors.values()
+        if len(tensor.shape) == 3
+    }
     assert kinds == {"Q8_0", "F16"}
     assert type(load_gguf(tmp_path / "model.gguf").layers[0].ffn) is MixtureOfExperts

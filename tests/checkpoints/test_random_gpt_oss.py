@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from random_gpt_oss import GPT_OSS_20B, GPT_OSS_120B, GPT_OSS_TINY, LOGITS_STD, main, write_random_gpt_oss
+from random_gpt_oss import (
+    GPT_OSS_20B,
+    GPT_OSS_120B,
+    GPT_OSS_TINY,
+    LOGITS_STD,
+    main,
+    write_random_gpt_oss,
+)
 from released_20b import OPENAIS_20B
 from safetensors.torch import load_file
 from transformers import GptOssForCausalLM
@@ -23,7 +30,11 @@ def test_transformers_reads_it_and_its_logits_are_sensible(tmp_path: Path) -> No
     write_random_gpt_oss(tmp_path / "model", DENSE)
     tokens = torch.randint(256, (2, 60))
     with torch.no_grad():
-        theirs = GptOssForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()(tokens).logits
+        theirs = (
+            GptOssForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+            .eval()(tokens)
+            .logits
+        )
         ours = Decoder.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()(tokens)
     assert torch.allclose(ours, theirs, atol=1e-4)
     assert theirs.std().item() == pytest.approx(LOGITS_STD, rel=0.2)
@@ -38,7 +49,8 @@ def test_weights_are_real_mxfp4_of_the_right_spread(tmp_path: Path) -> None:
     packed = load_file(tmp_path / "model" / "model.safetensors")
     moe = "model.layers.1.mlp.experts."
     for matrix, std in (("gate_up_proj", 64**-0.5), ("down_proj", (64 * 2 * 2) ** -0.5)):
-        blocks, scales = packed[f"{moe}{matrix}_blocks"], packed[f"{moe}{matrix}_scales"]
+        blocks = packed[f"{moe}{matrix}_blocks"]
+        scales = packed[f"{moe}{matrix}_scales"]
         assert len(blocks.unique()) == 256
         assert len(scales.unique()) == 2
         assert scales.unique().diff().tolist() == [1]
@@ -70,14 +82,27 @@ def test_configurations_are_the_released_ones(tmp_path: Path) -> None:
     assert OPENAI.write_config(GPT_OSS_20B, torch.bfloat16) == OPENAIS_20B
     more = {"num_hidden_layers": 36, "num_experts": 128}
     assert OPENAI.write_config(GPT_OSS_120B, torch.bfloat16) == OPENAIS_20B | more
-    tiny = replace(GPT_OSS_20B, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=8, head_dim=2, num_experts=4)
+    tiny = replace(
+        GPT_OSS_20B, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=8, head_dim=2, num_experts=4
+    )
     write_random_gpt_oss(tmp_path / "model", tiny)
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert (config["eos_token_id"], config["pad_token_id"]) == (200002, 199999)
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--layout", "openai", "--experts", "bfloat16", "--num-layers", "2", "--vocab-size", "96"]
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [
+        "--layout",
+        "openai",
+        "--experts",
+        "bfloat16",
+        "--num-layers",
+        "2",
+        "--vocab-size",
+        "96",
+    ]
     monkeypatch.setattr("sys.argv", ["random_gpt_oss.py", str(tmp_path / "out"), *flags])
     main()
     config = Decoder.from_pretrained(tmp_path / "out").config

@@ -40,14 +40,21 @@ def test_safetensors_reads_what_is_written(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), shard=st.integers(1, 150))
-def test_shards_and_their_index(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], shard: int) -> None:
+def test_shards_and_their_index(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], shard: int
+) -> None:
     directory = tmp_path_factory.mktemp("shards")
     tensors = {f"t{i}": torch.randn(size) for i, size in enumerate(sizes)}
-    write_tensors(directory, {name: in_memory(tensor) for name, tensor in tensors.items()}, shard_bytes=shard)
+    write_tensors(
+        directory, {name: in_memory(tensor) for name, tensor in tensors.items()}, shard_bytes=shard
+    )
     files = sorted(path.name for path in directory.glob("*.safetensors"))
     for file in files:
         held = load_file(directory / file)
-        assert sum(t.nbytes for t in held.values()) <= shard or sum(t.nbytes > 0 for t in held.values()) == 1
+        assert (
+            sum(t.nbytes for t in held.values()) <= shard
+            or sum(t.nbytes > 0 for t in held.values()) == 1
+        )
     index = directory / "model.safetensors.index.json"
     if index.exists():
         told = json.loads(index.read_text())
@@ -73,7 +80,8 @@ def test_a_tensor_is_made_when_its_turn_comes(tmp_path: Path) -> None:
         return tensor
 
     tensors = {
-        str(value): LazyTensor([3, 2], "F32", torch.float32, lambda value=value: make(value)) for value in range(4)
+        str(value): LazyTensor([3, 2], "F32", torch.float32, lambda value=value: make(value))
+        for value in range(4)
     }
     write_tensors(tmp_path, tensors)
     read = load_file(tmp_path / "model.safetensors")

@@ -18,7 +18,9 @@ from glassformer.models import Decoder, DecoderConfig
 from refusals import refused
 from small_models import write_run
 
-CONFIG = DecoderConfig(256, 3, 32, 64, 2, 16, num_kv_heads=2, windowed_layers="even", tied_output=True)
+CONFIG = DecoderConfig(
+    256, 3, 32, 64, 2, 16, num_kv_heads=2, windowed_layers="even", tied_output=True
+)
 
 
 @pytest.fixture
@@ -55,7 +57,9 @@ def test_threads_may_build_one_model_at_once(kind: str, decoder: Decoder, tmp_pa
             assert torch.equal(tensor, expected[name]), name
 
 
-def test_an_output_with_more_digits_than_the_embedding_is_not_the_embedding(decoder: Decoder, tmp_path: Path) -> None:
+def test_an_output_with_more_digits_than_the_embedding_is_not_the_embedding(
+    decoder: Decoder, tmp_path: Path
+) -> None:
     save_decoder(decoder.bfloat16(), tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     tensors = load_file(file)
@@ -63,7 +67,9 @@ def test_an_output_with_more_digits_than_the_embedding_is_not_the_embedding(deco
     save_file(tensors | {"lm_head.weight": embedding.float()}, file)
     build(open_model(tmp_path / "model"), device="cpu")
     save_file(tensors | {"lm_head.weight": embedding.float() * (1 + 2**-20)}, file)
-    with refused("lm_head.weight that differs from model.embed_tokens.weight", error=CheckpointError):
+    with refused(
+        "lm_head.weight that differs from model.embed_tokens.weight", error=CheckpointError
+    ):
         build(open_model(tmp_path / "model"), device="cpu")
 
 

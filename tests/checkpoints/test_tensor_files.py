@@ -41,7 +41,9 @@ def write(directory: Path, tensors: dict[str, Tensor], name: str = "model.safete
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_tensors_are_read_by_other_names_in_the_dtype_asked_for(tmp_path: Path, kind: torch.dtype) -> None:
+def test_tensors_are_read_by_other_names_in_the_dtype_asked_for(
+    tmp_path: Path, kind: torch.dtype
+) -> None:
     tensor = torch.randn(2, 3).to(kind)
     stored = stored_tensors(write(tmp_path, {"a": tensor}))
     for dtype in (torch.float32, torch.bfloat16):
@@ -52,7 +54,9 @@ def test_tensors_are_read_by_other_names_in_the_dtype_asked_for(tmp_path: Path, 
 
 
 def test_what_was_read_stays_when_the_file_changes(tmp_path: Path) -> None:
-    read = read_tensors(stored_tensors(write(tmp_path, {"a": torch.ones(9)})), {"a": ("a", [9])}, torch.float32)
+    read = read_tensors(
+        stored_tensors(write(tmp_path, {"a": torch.ones(9)})), {"a": ("a", [9])}, torch.float32
+    )
     content = bytearray((tmp_path / "model.safetensors").read_bytes())
     content[-4:] = b"\0\0\0\0"
     with (tmp_path / "model.safetensors").open("r+b") as file:
@@ -63,8 +67,15 @@ def test_what_was_read_stays_when_the_file_changes(tmp_path: Path) -> None:
 def test_every_fault_is_named_and_nothing_is_read(tmp_path: Path) -> None:
     stored = stored_tensors(write(tmp_path, TENSORS))
     with pytest.raises(InputError) as raised:
-        read_tensors(stored, {"x": ("a", [3, 2]), "y": ("gone", [1]), "z": ("c", [5])}, torch.float32)
-    for fault in ("a of shape [2, 3] instead of [3, 2]", "missing gone", "unknown b.weight", "c of kind I64"):
+        read_tensors(
+            stored, {"x": ("a", [3, 2]), "y": ("gone", [1]), "z": ("c", [5])}, torch.float32
+        )
+    for fault in (
+        "a of shape [2, 3] instead of [3, 2]",
+        "missing gone",
+        "unknown b.weight",
+        "c of kind I64",
+    ):
         assert fault in str(raised.value)
 
 
@@ -72,8 +83,12 @@ def test_pieces_with_an_index(tmp_path: Path) -> None:
     write(tmp_path, {"a": TENSORS["a"]}, "model-1.safetensors")
     write(tmp_path, {"b.weight": TENSORS["b.weight"]}, "model-2.safetensors")
     index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b.weight": "model-2.safetensors"}}))
-    read = read_tensors(stored_tensors(tmp_path), {"a": ("a", [2, 3]), "b": ("b.weight", [4])}, torch.float32)
+    index.write_text(
+        json.dumps({"weight_map": {"a": "model-1.safetensors", "b.weight": "model-2.safetensors"}})
+    )
+    read = read_tensors(
+        stored_tensors(tmp_path), {"a": ("a", [2, 3]), "b": ("b.weight", [4])}, torch.float32
+    )
     assert torch.equal(read["a"], TENSORS["a"])
     assert torch.equal(read["b"], TENSORS["b.weight"])
     (tmp_path / "model-2.safetensors").unlink()
@@ -94,7 +109,9 @@ def test_an_index_that_does_not_agree_with_the_files_is_refused(tmp_path: Path) 
     write(tmp_path, {"a": TENSORS["a"]}, "model-1.safetensors")
     write(tmp_path, {"b": TENSORS["b.weight"]}, "model-2.safetensors")
     index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors"}}))
+    index.write_text(
+        json.dumps({"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors"}})
+    )
     with refused(r"index\.json with a in model-2\.safetensors", error=CheckpointError):
         stored_tensors(tmp_path)
     for elsewhere in (
@@ -107,7 +124,11 @@ def test_an_index_that_does_not_agree_with_the_files_is_refused(tmp_path: Path) 
         None,
     ):
         index.write_text(json.dumps({"weight_map": {"a": elsewhere}}))
-        with refused("with a in ", expected="the name of a safetensors file in the same", error=CheckpointError):
+        with refused(
+            "with a in ",
+            expected="the name of a safetensors file in the same",
+            error=CheckpointError,
+        ):
             stored_tensors(tmp_path)
 
 
@@ -117,7 +138,10 @@ def test_files_without_an_index_are_all_read(tmp_path: Path) -> None:
     write(tmp_path, {"b": TENSORS["b.weight"]}, "model--00002-of-00002.safetensors")
     assert stored_tensors(tmp_path).keys() == {"a", "b"}
     write(tmp_path, {"b": TENSORS["b.weight"]}, "model.extra.safetensors")
-    with refused(r"b twice in .* in model--00002-of-00002\.safetensors and as b in model\.ex", error=CheckpointError):
+    with refused(
+        r"b twice in .* in model--00002-of-00002\.safetensors and as b in model\.ex",
+        error=CheckpointError,
+    ):
         stored_tensors(tmp_path)
 
 
@@ -133,18 +157,27 @@ def test_a_file_that_changes_after_its_header_was_read_is_refused(tmp_path: Path
     for change in (
         lambda: os.truncate(file, 1000),
         lambda: file.write_bytes(file.read_bytes()[:-1] + b"x"),
-        lambda: file.with_name("other").write_bytes(file.read_bytes()) and file.with_name("other").replace(file),
+        lambda: (
+            file.with_name("other").write_bytes(file.read_bytes())
+            and file.with_name("other").replace(file)
+        ),
     ):
         write(tmp_path, {"a": torch.randn(500)})
         tensor = stored_tensors(tmp_path)["a"]
         tensor.read()
         change()
-        with refused(r"model\.safetensors, which cannot be read \(at a: it changed", error=CheckpointError):
+        with refused(
+            r"model\.safetensors, which cannot be read \(at a: it changed", error=CheckpointError
+        ):
             tensor.read()
 
 
 def test_kinds_that_torch_lacks_may_stand_beside_what_is_read(tmp_path: Path) -> None:
-    raw(tmp_path, {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "b": entry("F4", [4], 4, 6)}, bytes(6))
+    raw(
+        tmp_path,
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "b": entry("F4", [4], 4, 6)},
+        bytes(6),
+    )
     stored = stored_tensors(tmp_path)
     assert stored["a"].read() == 0
     with refused(r"b of kind F4 instead of F32 in model\.safetensors", error=CheckpointError):
@@ -197,15 +230,24 @@ def raw(directory: Path, header: Any, data: bytes, length: int | None = None) ->
         ({"a" * 10**6: entry("F32", [2], 0, 4)}, f"'{199 * 'a'}[.]{{3}} with 4 bytes"),
         ({"a" * 10**6: entry("F32", [1], 4, 8)}, f"'{199 * 'a'}[.]{{3}} at 4 where"),
         (b'{"%s": 1, "%s": 1}' % (b"a" * 10**6, b"a" * 10**6), "'a{50,}[.]{3}' twice"),
-        ({"a": entry("F32", [1], 0, 4), "b": entry("F32", [2], 0, 8)}, "'b' at 0 where the tensor before it ends at 4"),
-        ({"a": entry("F32", [1], 0, 4), "b": entry("F16", [1], 6, 8)}, "'b' at 6 where the tensor before it ends at 4"),
+        (
+            {"a": entry("F32", [1], 0, 4), "b": entry("F32", [2], 0, 8)},
+            "'b' at 0 where the tensor before it ends at 4",
+        ),
+        (
+            {"a": entry("F32", [1], 0, 4), "b": entry("F16", [1], 6, 8)},
+            "'b' at 6 where the tensor before it ends at 4",
+        ),
         ({"a": entry("F32", [1], 4, 8)}, "'a' at 4 where"),
         ({"a": entry("F32", [1], 0, 4)}, "bytes, where the tensors end at"),
         ({"a": entry("F32", [3], 0, 12)}, "bytes, where the tensors end at"),
         ({}, "bytes, where the tensors end at"),
         ([], "no JSON object in the header"),
         (b'{"a": {}, "a": {}}', "'a' twice"),
-        (b'{"a": {"dtype": "F32", "dtype": "F16", "shape": [2], "data_offsets": [0, 8]}}', "'dtype' twice"),
+        (
+            b'{"a": {"dtype": "F32", "dtype": "F16", "shape": [2], "data_offsets": [0, 8]}}',
+            "'dtype' twice",
+        ),
         (b"{", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
         (b'{"a": ' + b"1" * 5000 + b"}", "cannot be read"),
@@ -235,7 +277,8 @@ def test_a_header_of_absurd_length_is_not_read(tmp_path: Path) -> None:
 
 
 def test_links_that_lead_elsewhere(tmp_path: Path) -> None:
-    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside = tmp_path / "inside"
+    outside = tmp_path / "outside"
     inside.mkdir(), outside.mkdir()
     write(outside, TENSORS)
     (outside / "config.json").write_text("{}")
@@ -245,11 +288,14 @@ def test_links_that_lead_elsewhere(tmp_path: Path) -> None:
     with refused(r"config\.json, a link to .*outside", error=CheckpointError):
         read_json(inside / "config.json")
     (tmp_path / "name").symlink_to(outside)
-    assert stored_tensors(tmp_path / "name").keys() == TENSORS.keys()  # what the user names may be a link itself
+    assert (
+        stored_tensors(tmp_path / "name").keys() == TENSORS.keys()
+    )  # what the user names may be a link itself
 
 
 def test_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
-    blobs, snapshot = tmp_path / "models--x--y" / "blobs", tmp_path / "models--x--y" / "snapshots" / "0123"
+    blobs = tmp_path / "models--x--y" / "blobs"
+    snapshot = tmp_path / "models--x--y" / "snapshots" / "0123"
     blobs.mkdir(parents=True), snapshot.mkdir(parents=True)
     write(blobs, TENSORS, "abc")
     (snapshot / "model.safetensors").symlink_to("../../blobs/abc")
@@ -270,7 +316,9 @@ def test_truncated_files_are_refused(tmp_path: Path, kept: int) -> None:
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     with refused(r"no file .*model\.safetensors$", expected="weights as safetensors"):
         stored_tensors(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"\x80\x02}q\x00." * 50)  # what a pickle looks like
+    (tmp_path / "model.safetensors").write_bytes(
+        b"\x80\x02}q\x00." * 50
+    )  # what a pickle looks like
     with refused("cannot be read"):
         stored_tensors(tmp_path)
 
@@ -315,18 +363,24 @@ def test_a_pointer_of_git_lfs_is_told_as_such(tmp_path: Path) -> None:
 def test_an_adapter_and_a_directory_of_gguf_files_are_told_as_such(tmp_path: Path) -> None:
     for name in ("mmproj-n.gguf", "n.gguf"):
         (tmp_path / name).touch()
-    with refused("no file .*config.json", fix=re.escape(f"a GGUF file itself: {tmp_path / 'n.gguf'}")):
+    with refused(
+        "no file .*config.json", fix=re.escape(f"a GGUF file itself: {tmp_path / 'n.gguf'}")
+    ):
         open_model(tmp_path)
     (tmp_path / "cache" / "snapshots" / "abc").mkdir(parents=True)
     (tmp_path / "cache" / "snapshots" / "abc" / "config.json").touch()
-    with refused("no file .*config.json", fix=re.escape(f"Pass {tmp_path / 'cache' / 'snapshots' / 'abc'},")):
+    with refused(
+        "no file .*config.json", fix=re.escape(f"Pass {tmp_path / 'cache' / 'snapshots' / 'abc'},")
+    ):
         open_model(tmp_path / "cache")
     (tmp_path / "adapter_config.json").write_text("{}")
     for config in (None, tmp_path / "config.json"):
         if config is not None:
             config.write_text('{"model_type": "llama"}')
         for read in (open_model, load_decoder, describe, entries_at):
-            with refused("adapter_config.json, an adapter to another model", fix="merge_and_unload"):
+            with refused(
+                "adapter_config.json, an adapter to another model", fix="merge_and_unload"
+            ):
                 read(tmp_path)
 
 
@@ -340,12 +394,16 @@ def test_a_link_that_leads_nowhere_is_no_missing_file(tmp_path: Path) -> None:
 
 def test_of_many_faults_the_first_are_named_and_the_rest_counted(tmp_path: Path) -> None:
     stored = stored_tensors(write(tmp_path, {f"t{place}": torch.zeros(1) for place in range(30)}))
-    with refused(r"missing gone, unknown t\d+ in .*, and 10 more$", error=CheckpointError) as raised:
+    with refused(
+        r"missing gone, unknown t\d+ in .*, and 10 more$", error=CheckpointError
+    ) as raised:
         check_tensors(stored, {"gone": [1]}, tmp_path)
     assert raised.value.got.count("unknown") == 20
     (tmp_path / "model.safetensors").rename(tmp_path / "part.safetensors")
     write(tmp_path, {"other": torch.zeros(1)}, "else.safetensors")
-    places = {"other": "else.safetensors"} | {f"t{place}": "else.safetensors" for place in range(25)}
+    places = {"other": "else.safetensors"} | {
+        f"t{place}": "else.safetensors" for place in range(25)
+    }
     places |= {f"t{place}": "part.safetensors" for place in range(25, 30)}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     with refused(r"with t0 in else\.safetensors, .*, and 5 more$", error=CheckpointError):
@@ -363,21 +421,36 @@ FILE = WeightFile((Path("there/model.safetensors"),))
 SIZES = {"F64": 8, "F32": 4, "BF16": 2, "U8": 1, "BOOL": 1, "U16": 2, "C64": 8, "F8_E4M3": 1}
 
 
-@given(st.lists(st.tuples(st.sampled_from(sorted(SIZES)), st.lists(st.integers(0, 5), max_size=3))), st.randoms())
-def test_tensors_side_by_side_are_found_where_they_lie(tensors: list[tuple[str, list[int]]], order: Any) -> None:
-    entries, expected, reached = {}, {}, 0
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(SIZES)), st.lists(st.integers(0, 5), max_size=3))),
+    st.randoms(),
+)
+def test_tensors_side_by_side_are_found_where_they_lie(
+    tensors: list[tuple[str, list[int]]], order: Any
+) -> None:
+    entries = {}
+    expected = {}
+    reached = 0
     for number, (kind, shape) in enumerate(tensors):
         size = SIZES[kind] * torch.Size(shape).numel()
-        entries[f"t{number}"] = {"dtype": kind, "shape": shape, "data_offsets": [reached, reached + size]}
+        entries[f"t{number}"] = {
+            "dtype": kind,
+            "shape": shape,
+            "data_offsets": [reached, reached + size],
+        }
         expected[f"t{number}"] = FileTensor(FILE, f"t{number}", shape, kind, 100 + reached)
         assert expected[f"t{number}"].nbytes == size
         reached += size
     names = sorted(entries)
     order.shuffle(names)
     header = {"__metadata__": {"format": "pt"}, **{name: entries[name] for name in names}}
-    assert {tensor.name: tensor for tensor in header_tensors(FILE, header, 100, 100 + reached)} == expected
+    assert {
+        tensor.name: tensor for tensor in header_tensors(FILE, header, 100, 100 + reached)
+    } == expected
     for size in (99 + reached, 101 + reached):
-        with pytest.raises(ValueError, match=f"{size} bytes, where the tensors end at {100 + reached}"):
+        with pytest.raises(
+            ValueError, match=f"{size} bytes, where the tensors end at {100 + reached}"
+        ):
             header_tensors(FILE, header, 100, size)
 
 
@@ -389,4 +462,6 @@ def test_kinds_are_those_that_safetensors_writes() -> None:
 
 
 def test_numbers_of_less_than_a_byte() -> None:
-    assert [FileTensor(FILE, "a", [8, 3], kind).nbytes for kind in ("F4", "F6_E2M3", "F8_E8M0")] == [12, 18, 24]
+    assert [
+        FileTensor(FILE, "a", [8, 3], kind).nbytes for kind in ("F4", "F6_E2M3", "F8_E8M0")
+    ] == [12, 18, 24]

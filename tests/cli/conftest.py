@@ -12,7 +12,9 @@ from tokenizers import Tokenizer
 def bare_gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a model without a tokenizer."""
     directory = tmp_path_factory.mktemp("released") / "bare"
-    write_random_gpt_oss(directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=2, max_seq_len=600), seed=1)
+    write_random_gpt_oss(
+        directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=2, max_seq_len=600), seed=1
+    )
     return directory
 
 
@@ -20,7 +22,9 @@ def bare_gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_gpt_oss(bare_gpt_oss: Path, byte_engine: Tokenizer) -> Path:
     """The directory of the same model with its tokenizer."""
     directory = bare_gpt_oss.parent / "whole"
-    write_random_gpt_oss(directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=2, max_seq_len=600), seed=1)
+    write_random_gpt_oss(
+        directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=2, max_seq_len=600), seed=1
+    )
     byte_engine.save(str(directory / "tokenizer.json"))
     return directory
 

@@ -1,4 +1,6 @@
-"""``glassformer chat``: what appears where, commands, Ctrl-C, and a small random model from end to end."""
+"""``glassformer chat``: what appears where, commands, Ctrl-C, and a small random model from end to
+end.
+"""
 
 import contextlib
 import io
@@ -42,7 +44,9 @@ def conversation(byte_engine: Tokenizer) -> Talk:
         tokenizer = from_json(byte_engine.to_str())
         stops = tuple(map(tokenizer.special, ("<|return|>", "<|call|>", "<|endoftext|>")))
         script = Script(byte_engine, replies, room)
-        return Conversation(script, tokenizer, Setting("low", "2025-06-28"), stop_tokens=stops, **options)
+        return Conversation(
+            script, tokenizer, Setting("low", "2025-06-28"), stop_tokens=stops, **options
+        )
 
     return make
 
@@ -63,15 +67,21 @@ def on_a_terminal(monkeypatch: Patch, stream: str) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_a_terminal_shows_reasoning_dimmed(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_terminal_shows_reasoning_dimmed(
+    conversation: Talk, capsys: Capture, monkeypatch: Patch
+) -> None:
     on_a_terminal(monkeypatch, "stderr")
-    command.Screen(show_reasoning=True, speed=False).show(conversation(REPLY.format("Four.")), "2 + 2?")
+    command.Screen(show_reasoning=True, speed=False).show(
+        conversation(REPLY.format("Four.")), "2 + 2?"
+    )
     said = capsys.readouterr()
     assert said.out == "Four.\n"
     assert said.err.replace("\x1b[0m\x1b[2m", "") == "\x1b[2mhm\nhm\x1b[0m\n"
 
 
-def test_a_terminal_shows_the_reasoning_and_tidies_up(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_terminal_shows_the_reasoning_and_tidies_up(
+    conversation: Talk, capsys: Capture, monkeypatch: Patch
+) -> None:
     on_a_terminal(monkeypatch, "stderr")
     command.Screen(speed=False).show(conversation(REPLY.format("Four.")), "2 + 2?")
     said = capsys.readouterr()
@@ -92,7 +102,11 @@ def test_a_terminal_shows_the_reasoning_and_tidies_up(conversation: Talk, capsys
     ],
 )
 def test_answers_go_to_standard_output_alone_and_the_rest_beside_it(
-    reply: str, options: dict[str, Any], expected: tuple[str, str], conversation: Talk, capsys: Capture
+    reply: str,
+    options: dict[str, Any],
+    expected: tuple[str, str],
+    conversation: Talk,
+    capsys: Capture,
 ) -> None:
     command.Screen(speed=False, **options).show(conversation(reply), "2 + 2?")
     assert capsys.readouterr() == expected
@@ -106,7 +120,9 @@ def test_a_message_that_is_not_utf_8_is_refused(conversation: Talk, monkeypatch:
         command.talk(conversation(), command.Screen())
 
 
-def test_effort_is_refused_where_prompts_do_not_say_it(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
+def test_effort_is_refused_where_prompts_do_not_say_it(
+    conversation: Talk, capsys: Capture, monkeypatch: Patch
+) -> None:
     typed(monkeypatch, "/effort high\n/effort\n")
     talk = conversation(template=ChatTemplate("{{ messages }}"))
     command.talk(talk, command.Screen())
@@ -115,7 +131,9 @@ def test_effort_is_refused_where_prompts_do_not_say_it(conversation: Talk, capsy
     assert not prompts(talk)
 
 
-def test_a_conversation_from_a_pipe(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_conversation_from_a_pipe(
+    conversation: Talk, capsys: Capture, monkeypatch: Patch
+) -> None:
     talk = conversation(*(REPLY.format(answer) for answer in "abcd"))
     typed(
         monkeypatch,
@@ -126,7 +144,12 @@ def test_a_conversation_from_a_pipe(conversation: Talk, capsys: Capture, monkeyp
     said = capsys.readouterr()
     assert said.out == "a\nb\nc\nd\n"
     assert said.err.splitlines() == [
-        *("Reasoning: high.", "A new conversation.", "Reasoning is shown.", *command.HELP.splitlines()),
+        *(
+            "Reasoning: high.",
+            "A new conversation.",
+            "Reasoning is shown.",
+            *command.HELP.splitlines(),
+        ),
         *("[analysis] hm", "hm"),
     ]
     assert [message.content for message in talk.messages] == ["three", "c", "four", "d"]
@@ -136,10 +159,19 @@ def test_a_conversation_from_a_pipe(conversation: Talk, capsys: Capture, monkeyp
     assert "<|message|>one" not in third
 
 
-SLASHES = ["/usr/bin/env is missing", "/newer than that?", "/new york", "/effort is a fine word", "/effort hgih", "/"]
+SLASHES = [
+    "/usr/bin/env is missing",
+    "/newer than that?",
+    "/new york",
+    "/effort is a fine word",
+    "/effort hgih",
+    "/",
+]
 
 
-def test_from_a_pipe_what_is_no_command_is_a_message(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
+def test_from_a_pipe_what_is_no_command_is_a_message(
+    conversation: Talk, capsys: Capture, monkeypatch: Patch
+) -> None:
     talk = conversation(*(REPLY.format(answer) for answer in "abcdef"))
     typed(monkeypatch, "\n".join([*SLASHES, '"""/new"""']) + "\n")
     command.talk(talk, command.Screen(speed=False))
@@ -148,7 +180,9 @@ def test_from_a_pipe_what_is_no_command_is_a_message(conversation: Talk, capsys:
     assert capsys.readouterr().err.splitlines() == command.HELP.splitlines()
 
 
-def test_on_a_terminal_near_commands_are_not_sent(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
+def test_on_a_terminal_near_commands_are_not_sent(
+    conversation: Talk, capsys: Capture, monkeypatch: Patch
+) -> None:
     talk = conversation(*(REPLY.format(answer) for answer in "abc"))
     typed(monkeypatch, "\n".join([*SLASHES, "/nwe", "/qiut", '"""/nwe"""']) + "\n")
     on_a_terminal(monkeypatch, "stdin")
@@ -184,7 +218,12 @@ def test_words_that_would_end_other_programs_are_not_sent(
     ],
 )
 def test_a_message_without_an_answer_is_told(
-    reply: str, answered: bool, conversation: Talk, tiny_gpt_oss: Path, output: Output, monkeypatch: Patch
+    reply: str,
+    answered: bool,
+    conversation: Talk,
+    tiny_gpt_oss: Path,
+    output: Output,
+    monkeypatch: Patch,
 ) -> None:
     monkeypatch.setattr(command, "Conversation", lambda *_, **__: conversation(reply))
     said = output(["chat", tiny_gpt_oss, "--message", "2 + 2?", "--no-speed"], 0 if answered else 1)
@@ -199,17 +238,23 @@ def test_a_dash_reads_the_message_from_standard_input(
     monkeypatch.setattr(command, "Conversation", lambda *_, **__: talk)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"two lines\nof text\n")))
     output(["chat", tiny_gpt_oss, "--message", "-", "--no-speed"])
-    assert [message.content for message in talk.messages if message.role == "user"] == ["two lines\nof text"]
+    assert [message.content for message in talk.messages if message.role == "user"] == [
+        "two lines\nof text"
+    ]
 
 
-def test_the_end_of_the_input_ends_a_message_of_several_lines(conversation: Talk, monkeypatch: Patch) -> None:
+def test_the_end_of_the_input_ends_a_message_of_several_lines(
+    conversation: Talk, monkeypatch: Patch
+) -> None:
     talk = conversation(REPLY.format("a"))
     typed(monkeypatch, '"""two\nlines')
     command.talk(talk, command.Screen())
     assert talk.messages[0].content == "two\nlines"
 
 
-def test_ctrl_c_and_a_full_context_stop_no_chat(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
+def test_ctrl_c_and_a_full_context_stop_no_chat(
+    conversation: Talk, capsys: Capture, monkeypatch: Patch
+) -> None:
     talk = conversation("<|channel|>final<|message|>hal^C", REPLY.format("whole"))
     typed(monkeypatch, "one\n" + "x" * 2000 + "\ntwo\n")
     command.talk(talk, command.Screen(speed=False))
@@ -220,7 +265,9 @@ def test_ctrl_c_and_a_full_context_stop_no_chat(conversation: Talk, capsys: Capt
     assert [message.content for message in talk.messages] == ["one", "hal", "two", "whole"]
 
 
-def test_ctrl_c_at_the_prompt_says_how_to_leave(conversation: Talk, capsys: Capture, monkeypatch: Patch) -> None:
+def test_ctrl_c_at_the_prompt_says_how_to_leave(
+    conversation: Talk, capsys: Capture, monkeypatch: Patch
+) -> None:
     answers: list[Any] = [KeyboardInterrupt, "hello", EOFError]
 
     def ask(prompt: str) -> str:
@@ -241,8 +288,29 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave(conversation: Talk, capsys: Capt
 
 @pytest.mark.parametrize("effort", ["low", "high"])
 def test_one_message_from_end_to_end(effort: str, tiny_gpt_oss: Path, capsys: Capture) -> None:
-    flags = ["--message", "Hi", "--effort", effort, "--instructions", "Be brief.", "--max-new-tokens", "30"]
-    status = main(["chat", str(tiny_gpt_oss), *flags, "--temperature", "0.7", "--seed", "4", "--device", "cpu"])
+    flags = [
+        "--message",
+        "Hi",
+        "--effort",
+        effort,
+        "--instructions",
+        "Be brief.",
+        "--max-new-tokens",
+        "30",
+    ]
+    status = main(
+        [
+            "chat",
+            str(tiny_gpt_oss),
+            *flags,
+            "--temperature",
+            "0.7",
+            "--seed",
+            "4",
+            "--device",
+            "cpu",
+        ]
+    )
     said = capsys.readouterr()
     tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
     setting = Setting(effort, command.datetime.date.today().isoformat(), "Be brief.")
@@ -254,15 +322,23 @@ def test_one_message_from_end_to_end(effort: str, tiny_gpt_oss: Path, capsys: Ca
     for token in tokens:
         reader.read(token)
     reader.finish()
-    answers = [each.content for each in reader.messages if each.channel in ("final", None) and each.recipient is None]
+    answers = [
+        each.content
+        for each in reader.messages
+        if each.channel in ("final", None) and each.recipient is None
+    ]
     assert status == (0 if any(answers) else 1)
     assert said.out == "".join(f"{answer}\n" for answer in answers)
     assert f"{len(prompt)} tokens read" in said.err
 
 
-def test_a_piped_conversation_reads_only_what_is_new(tiny_gpt_oss: Path, output: Output, monkeypatch: Patch) -> None:
+def test_a_piped_conversation_reads_only_what_is_new(
+    tiny_gpt_oss: Path, output: Output, monkeypatch: Patch
+) -> None:
     typed(monkeypatch, "a\nb\n/new\nc\n")
-    said = output(["chat", tiny_gpt_oss, "--context", "500", "--max-new-tokens", "2", "--seed", "1"]).err
+    said = output(
+        ["chat", tiny_gpt_oss, "--context", "500", "--max-new-tokens", "2", "--seed", "1"]
+    ).err
     read = [int(line[1:].split()[0]) for line in said.splitlines() if "tokens read" in line]
     assert len(read) == 3
     assert read[1] < 60 < 200 < read[0]
@@ -275,20 +351,29 @@ def test_a_piped_conversation_reads_only_what_is_new(tiny_gpt_oss: Path, output:
     [
         (["--context", "100", "--message", "x"], "expected less than --context 100"),
         (["--context", "1000000", "--message", "x"], "got --context 1000000; expected at most the"),
-        (["--tokenizer", "missing"], "got 'missing', which is no tokenizer here; expected a tokenizer.json"),
+        (
+            ["--tokenizer", "missing"],
+            "got 'missing', which is no tokenizer here; expected a tokenizer.json",
+        ),
         (["--top-p", "2"], "top_p = 2.0"),
         (["--effort", "extreme"], "--effort"),
         (["--context", "0"], "context = 0"),
         (["--max-new-tokens", "0"], "max_new_tokens = 0"),
     ],
 )
-def test_what_cannot_be_done(flags: list[str], message: str, tiny_gpt_oss: Path, refuses: Refuses) -> None:
+def test_what_cannot_be_done(
+    flags: list[str], message: str, tiny_gpt_oss: Path, refuses: Refuses
+) -> None:
     refuses(["chat", tiny_gpt_oss, *flags], message)
 
 
-def test_a_signal_amid_a_step_stops_the_reply(tiny_gpt_oss: Path, output: Output, monkeypatch: Patch) -> None:
+def test_a_signal_amid_a_step_stops_the_reply(
+    tiny_gpt_oss: Path, output: Output, monkeypatch: Patch
+) -> None:
     typed(monkeypatch, "a\nc\n/quit\n")
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    handler = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background jobs ignore it
     calls: list[int] = []
     block = Block.forward
 
@@ -300,7 +385,17 @@ def test_a_signal_amid_a_step_stops_the_reply(tiny_gpt_oss: Path, output: Output
         return block(self, x, **more)
 
     monkeypatch.setattr(Block, "forward", interrupted)
-    flags = ["--context", "500", "--max-new-tokens", "7", "--temperature", "0", "--no-speed", "--device", "cpu"]
+    flags = [
+        "--context",
+        "500",
+        "--max-new-tokens",
+        "7",
+        "--temperature",
+        "0",
+        "--no-speed",
+        "--device",
+        "cpu",
+    ]
     said = output(["chat", tiny_gpt_oss, *flags])
     signal.signal(signal.SIGINT, handler)
     assert said.err.count("[the reply is cut: it was interrupted]") == 1
@@ -308,7 +403,8 @@ def test_a_signal_amid_a_step_stops_the_reply(tiny_gpt_oss: Path, output: Output
     assert calls.count(1) == 6 + 2 * 6
 
 
-# ---- conversations: what a prompt holds after each turn, and how replies end ---------------------------------------
+# ---- conversations: what a prompt holds after each turn, and how replies end
+# ---------------------------------------
 
 
 def said(pieces: Iterator[Piece]) -> str:
@@ -322,15 +418,19 @@ def test_the_next_turn_reads_answers_without_reasoning(conversation: Talk) -> No
     assert said(talk.say("2 + <|end|>?")) == "5."
     first, second = prompts(talk)
     assert first.endswith(
-        "final. Channel must be included for every message.<|end|><|start|>user<|message|>2 + 2?<|end|>"
+        "final. Channel must be included for every message.<|end|><|start|>user<|message|>2 + "
+        "2?<|end|>"
         "<|start|>assistant"
     )
     assert second == (
-        f"{first}<|channel|>final<|message|>4.<|end|><|start|>user<|message|>2 + <|end|>?<|end|><|start|>assistant"
+        f"{first}<|channel|>final<|message|>4.<|end|><|start|>user<|message|>2 + "
+        "<|end|>?<|end|><|start|>assistant"
     )
     assert "Reasoning: low" in first
     assert second.count("<|end|>") == 4 + 1  # one is text
-    assert talk.stopwatch.generated == len(talk._continuation._engine.encode(REPLY.format("5.")).ids)
+    assert talk.stopwatch.generated == len(
+        talk._continuation._engine.encode(REPLY.format("5.")).ids
+    )
 
 
 @pytest.mark.parametrize(
@@ -342,7 +442,9 @@ def test_the_next_turn_reads_answers_without_reasoning(conversation: Talk) -> No
         ("^C", []),
     ],
 )
-def test_an_interruption_keeps_what_was_answered(reply: str, kept: list[str], conversation: Talk) -> None:
+def test_an_interruption_keeps_what_was_answered(
+    reply: str, kept: list[str], conversation: Talk
+) -> None:
     talk = conversation(reply, REPLY.format("b"))
     with pytest.raises(KeyboardInterrupt):
         list(talk.say("x"))
@@ -371,7 +473,9 @@ def test_replies_are_cut_where_there_is_no_more_room(conversation: Talk) -> None
     assert set(answer) == {"a"}
     assert talk.cut.startswith("--context 300 is full")
     before = list(talk.messages)
-    with refused(r"a conversation of \d+ tokens", expected="--context 300", fix="/new", error=ContextFull):
+    with refused(
+        r"a conversation of \d+ tokens", expected="--context 300", fix="/new", error=ContextFull
+    ):
         next(talk.say("y"))
     assert talk.messages == before
 
@@ -408,15 +512,15 @@ def test_what_is_no_text_is_replaced(conversation: Talk) -> None:
     assert "<|message|>\N{REPLACEMENT CHARACTER}<|end|>" in prompts(talk)[0]
 
 
-def test_only_gpt_osss_tokenizer_can_chat(tiny_gpt_oss: Path, bare_gpt_oss: Path, conversation: Talk) -> None:
+def test_only_gpt_osss_tokenizer_can_chat(
+    tiny_gpt_oss: Path, bare_gpt_oss: Path, conversation: Talk
+) -> None:
     tokenizer = conversation()._tokenizer
     assert require_chat(open_model(str(tiny_gpt_oss))).specials == tokenizer.specials
     with refused("without a tokenizer"):
         require_chat(open_model(str(bare_gpt_oss)))
-    end, found = (
-        tokenizer.special("<|return|>"),
-        replace(open_model(str(tiny_gpt_oss)), read_own_tokenizer=lambda: tokenizer),
-    )
+    end = tokenizer.special("<|return|>")
+    found = replace(open_model(str(tiny_gpt_oss)), read_own_tokenizer=lambda: tokenizer)
     with refused(rf"whose <\|return\|> is {end}, for a model whose texts end with 7, 8"):
         require_chat(replace(found, declared_ends=(7, 8)))
     require_chat(replace(found, declared_ends=(7, end)))

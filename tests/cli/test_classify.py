@@ -22,7 +22,9 @@ TEXTS = ("a great film", "a dull film", "")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier that praises what has "great" in it and blames what has "dull", by weights chosen by hand."""
+    """A classifier that praises what has "great" in it and blames what has "dull", by weights
+    chosen by hand.
+    """
     torch.manual_seed(0)
     tokenizer = WordTokenizer(("a", "film", "great", "dull"))
     config = EncoderConfig(
@@ -84,11 +86,15 @@ def test_json_holds_everything(run: Path, output: Output) -> None:
         effects = token_effects(judge, text, best)
         assert found["text"] == text
         assert found["label"] == judge.classes[best]
-        assert found["probabilities"] == pytest.approx(dict(zip(judge.classes, row, strict=True)), abs=1e-6)
+        assert found["probabilities"] == pytest.approx(
+            dict(zip(judge.classes, row, strict=True)), abs=1e-6
+        )
         assert [(each["token"], each["effect"]) for each in found["tokens"]] == effects
 
 
-def test_files_and_standard_input(run: Path, tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_standard_input(
+    run: Path, tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = output(["classify", "--run", run, *TEXTS])
     (tmp_path / "texts.txt").write_bytes(("\ufeff" + "\r\n".join(TEXTS) + "\r\n").encode())
     assert output(["classify", "--run", run, "--file", tmp_path / "texts.txt"]) == expected
@@ -111,7 +117,9 @@ def test_more_texts_than_are_read_at_once_keep_their_order(run: Path) -> None:
     found = list(command.judge(judge, texts, 64, effects=False))
     assert [verdict.text for verdict in found] == texts
     expected = judge.probabilities(texts)[:, 1].tolist()
-    assert [verdict.probabilities["positive"] for verdict in found] == pytest.approx(expected, abs=1e-6)
+    assert [verdict.probabilities["positive"] for verdict in found] == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +134,13 @@ def test_more_texts_than_are_read_at_once_keep_their_order(run: Path) -> None:
     ids=["empty", "long", "unknown", "emoji", "control"],
 )
 def test_odd_texts_get_the_same_harmless_line_from_every_source(
-    run: Path, tmp_path: Path, text: str, label: str, ending: str, output: Output, monkeypatch: pytest.MonkeyPatch
+    run: Path,
+    tmp_path: Path,
+    text: str,
+    label: str,
+    ending: str,
+    output: Output,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = tmp_path / "texts.txt"
     file.write_bytes(f"{text}\n".encode())
@@ -146,10 +160,14 @@ def test_odd_texts_get_the_same_harmless_line_from_every_source(
     assert json.loads(printed[1])["text"] == text
 
 
-def test_names_of_classes_do_not_steer_the_terminal(run: Path, tmp_path: Path, output: Output) -> None:
+def test_names_of_classes_do_not_steer_the_terminal(
+    run: Path, tmp_path: Path, output: Output
+) -> None:
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "classes.json").write_text(json.dumps(["no", "\x1b[31myes"]))
-    line = output(["classify", "--run", tmp_path / "run", "great\n\x1b[31m\tfilm \ud83d"]).out.splitlines()[0]
+    line = output(
+        ["classify", "--run", tmp_path / "run", "great\n\x1b[31m\tfilm \ud83d"]
+    ).out.splitlines()[0]
     assert line.startswith("\\x1b[31myes  ")
     assert line.endswith("great \\x1b[31m film \\ud83d")
 
@@ -159,12 +177,20 @@ def test_names_of_classes_do_not_steer_the_terminal(run: Path, tmp_path: Path, o
     [
         (b"a film\n\x00\x01\n", "{place}, line 2: a NUL byte"),
         ("a film\n".encode("utf-16"), "{place}, line 1: a NUL byte"),
-        ("a naïve film".encode("latin-1"), "{place}, line 1: byte 0xef at place 5, which is not UTF-8"),
+        (
+            "a naïve film".encode("latin-1"),
+            "{place}, line 1: byte 0xef at place 5, which is not UTF-8",
+        ),
         (b"", "no texts"),
     ],
 )
 def test_texts_that_cannot_be_read_are_named(
-    content: bytes, message: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output
+    content: bytes,
+    message: str,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    output: Output,
 ) -> None:
     file = tmp_path / "texts.txt"
     file.write_bytes(content)
@@ -175,7 +201,9 @@ def test_texts_that_cannot_be_read_are_named(
         assert said.count("\n") == 1
 
 
-def test_wrong_flags_are_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
+def test_wrong_flags_are_named(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
     refuses(["classify", "--run", run, "--file", tmp_path], "which cannot be read")
     refuses(["classify", "--run", run, "a film", "--file", tmp_path / "x"], "1 texts and --file")
     refuses(["classify", "--run", run, "--tokens", "-1"], "tokens = -1")
@@ -184,6 +212,12 @@ def test_wrong_flags_are_named(run: Path, tmp_path: Path, monkeypatch: pytest.Mo
     refuses(["classify", "--run", run], "no texts")
 
 
-def test_the_bundled_classifier_has_a_name(tmp_path: Path, output: Output, refuses: Refuses) -> None:
-    assert output(["classify", "--run", "sentiment", "A wonderful film."]).out.startswith("positive")
-    refuses(["classify", "--run", tmp_path / "absent", "A film."], "glassformer lab sentiment --quick")
+def test_the_bundled_classifier_has_a_name(
+    tmp_path: Path, output: Output, refuses: Refuses
+) -> None:
+    assert output(["classify", "--run", "sentiment", "A wonderful film."]).out.startswith(
+        "positive"
+    )
+    refuses(
+        ["classify", "--run", tmp_path / "absent", "A film."], "glassformer lab sentiment --quick"
+    )

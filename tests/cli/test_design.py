@@ -23,7 +23,10 @@ def test_what_is_written_solves_the_task(name: str, tmp_path: Path, output: Outp
         shown = output(["design", name, path])
         assert shown.err == ""
         assert f"{name}: HOLDS (every error at most 1e-09; float64)" in shown.out
-        assert f"sharpness       {design(TASKS[name]()).sharpness:g}, for errors of at most 1e-09" in shown.out
+        assert (
+            f"sharpness       {design(TASKS[name]()).sharpness:g}, for errors of at most 1e-09"
+            in shown.out
+        )
         assert shown.out.endswith(f"weights: {path}\n")
         assert verify(read_head(path), TASKS[name](), tolerance=1e-9).holds
         output(["verify", path, "--task", name])
@@ -31,7 +34,10 @@ def test_what_is_written_solves_the_task(name: str, tmp_path: Path, output: Outp
 
 def test_letters_length_and_error_are_ones_own(tmp_path: Path, output: Output) -> None:
     flags = ["--letters", "WXYZ", "--max-len", "3", "--largest-error", "0.01"]
-    assert "every sequence: 84 of 84 run" in output(["design", "unique", tmp_path / "a.json", *flags]).out
+    assert (
+        "every sequence: 84 of 84 run"
+        in output(["design", "unique", tmp_path / "a.json", *flags]).out
+    )
     rough = read_head(tmp_path / "a.json")
     assert (rough.input_dim, rough.max_seq_len) == (5, 4)
     assert main(["design", "unique", str(tmp_path / "b.json"), *flags[:-1], "1e-12"]) == 0
@@ -58,7 +64,9 @@ def test_a_task_beyond_any_single_head_and_another_ending(tmp_path: Path, refuse
         (["--max-len", "100000"], "letters times positions"),
     ],
 )
-def test_what_cannot_be_built(flags: list[str], words: str, tmp_path: Path, refuses: Refuses) -> None:
+def test_what_cannot_be_built(
+    flags: list[str], words: str, tmp_path: Path, refuses: Refuses
+) -> None:
     refuses(["design", "identity", tmp_path / "head.json", *flags], words)
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +85,9 @@ def test_what_is_there_is_kept_unless_asked(tmp_path: Path, refuses: Refuses) ->
     assert (full / "chapter.tex").read_text() == "years of work"
 
 
-def test_unproved_weights_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output) -> None:
+def test_unproved_weights_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output
+) -> None:
     def blunt(head: HeadWeights, *rest: object, **options: object) -> Certificate:
         return verify(HeadWeights(head.Km, head.Qm / 100, head.Vm, head.pos), *rest, **options)
 
@@ -87,4 +97,7 @@ def test_unproved_weights_are_not_written(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_place_that_cannot_be_written_to(output: Output) -> None:
-    assert "a place that can be written to" in output(["design", "unique", "/dev/null/head.json"], 2).err
+    assert (
+        "a place that can be written to"
+        in output(["design", "unique", "/dev/null/head.json"], 2).err
+    )

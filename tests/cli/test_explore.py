@@ -1,4 +1,6 @@
-"""``glassformer explore``: it serves what it finds, or writes it, and says what is wrong in one line."""
+"""``glassformer explore``: it serves what it finds, or writes it, and says what is wrong in one
+line.
+"""
 
 import gc
 import os
@@ -37,10 +39,14 @@ class Served:
 
     def __init__(self) -> None:
         self.backend: Backend | None = None
-        self.port, self.address, self.browser = 0, "", False
+        self.port = 0
+        self.address = ""
+        self.browser = False
 
     def serve(self, backend: Backend, listener: Any, address: str, *, browser: bool) -> None:
-        self.backend, self.address, self.browser = backend, address, browser
+        self.backend = backend
+        self.address = address
+        self.browser = browser
         self.port = listener.getsockname()[1]
         listener.close()
 
@@ -80,7 +86,22 @@ def test_a_terminal_reads_what_is_loaded_before_anything_is_imported(
 
 def test_what_is_named_is_shown_first(served: Served, tmp_path: Path) -> None:
     write_head(design(TASKS["unique"]()).weights, tmp_path / "mine.json")
-    assert main(["explore", "mine.json", "--no-browser", "--text", "A B&C", "--view", "design", "--port", "0"]) == 0
+    assert (
+        main(
+            [
+                "explore",
+                "mine.json",
+                "--no-browser",
+                "--text",
+                "A B&C",
+                "--view",
+                "design",
+                "--port",
+                "0",
+            ]
+        )
+        == 0
+    )
     assert not served.browser
     assert "mine" in served.names[0]
     words = parse_qs(urlsplit(served.address).fragment)
@@ -101,23 +122,32 @@ def test_what_is_named_is_shown_first(served: Served, tmp_path: Path) -> None:
         (["--view", "scramble", "--text", "emma"], "lookup-facts"),
     ],
 )
-def test_without_a_name_the_first_model_that_fits_is_shown(arguments: list[str], model: str, served: Served) -> None:
+def test_without_a_name_the_first_model_that_fits_is_shown(
+    arguments: list[str], model: str, served: Served
+) -> None:
     assert main(["explore", "--no-browser", "--port", "0", *arguments]) == 0
     assert parse_qs(urlsplit(served.address).fragment)["model"] == [model]
 
 
-def test_names_of_files_do_not_steer_the_terminal(served: Served, output: Output, tmp_path: Path) -> None:
+def test_names_of_files_do_not_steer_the_terminal(
+    served: Served, output: Output, tmp_path: Path
+) -> None:
     evil = tmp_path / "runs" / "ev\x1b[31mil\nx"
     evil.mkdir(parents=True)
     (evil / "config.json").write_text("{", encoding="utf-8")
     (evil / "head.json").write_text("{", encoding="utf-8")
-    said = output(["explore", "--no-browser", "--port", "0"]).err + output(["explore", evil / "head.json"], 2).err
+    said = (
+        output(["explore", "--no-browser", "--port", "0"]).err
+        + output(["explore", evil / "head.json"], 2).err
+    )
     assert "\x1b" not in said
     assert said.count("\n") >= 2
     assert all(line.startswith("glassformer: ") for line in said.splitlines())
 
 
-def test_runs_that_lie_about_are_offered_and_broken_ones_told(served: Served, tmp_path: Path, output: Output) -> None:
+def test_runs_that_lie_about_are_offered_and_broken_ones_told(
+    served: Served, tmp_path: Path, output: Output
+) -> None:
     write_head(design(TASKS["identity"]()).weights, tmp_path / "elsewhere" / "head.json")
     broken = tmp_path / "elsewhere" / "broken"
     broken.mkdir()
@@ -129,7 +159,10 @@ def test_runs_that_lie_about_are_offered_and_broken_ones_told(served: Served, tm
 
 
 def test_the_page_is_written_to_one_file(output: Output, refuses: Refuses, tmp_path: Path) -> None:
-    assert output(["explore", "identity", "--save", "page.html", "--text", "ABC"]).out == "page: page.html\n"
+    assert (
+        output(["explore", "identity", "--save", "page.html", "--text", "ABC"]).out
+        == "page: page.html\n"
+    )
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert re.findall(r"""\b(?:src|href)=["'](?!data:|#)""", page[: page.index("<script")]) == []
@@ -168,7 +201,9 @@ def test_all_bundled_models_are_written_to_one_directory(
         (["identity", "--save", "."], "which is there already"),
     ],
 )
-def test_what_is_not_shown(arguments: list[str], words: str, served: Served, refuses: Refuses, tmp_path: Path) -> None:
+def test_what_is_not_shown(
+    arguments: list[str], words: str, served: Served, refuses: Refuses, tmp_path: Path
+) -> None:
     refuses(["explore", *arguments], words)
     assert list(tmp_path.iterdir()) == []
     assert served.backend is None
@@ -186,7 +221,9 @@ def test_saving_needs_no_web_server(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signal")
 def test_it_serves_until_ctrl_c_and_ends_quietly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "glassformer", "explore", "--no-browser", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
+    )
     address = process.stdout.readline().strip()
     page = urllib.request.urlopen(address).read().decode()
     for name in ["", *re.findall(r'(?:src|href)="([^"]+)"', page)]:

@@ -26,7 +26,14 @@ from small_models import decoder
 TINY = [
     *("--model.num-layers", "1", "--model.hidden-dim", "16", "--model.ff-dim", "32"),
     *("--model.num-heads", "2", "--model.head-dim", "8", "--model.max-seq-len", "64"),
-    *("--training.batch-size", "16", "--training.learning-rate", "0.02", "--training.log-every", "50"),
+    *(
+        "--training.batch-size",
+        "16",
+        "--training.learning-rate",
+        "0.02",
+        "--training.log-every",
+        "50",
+    ),
 ]
 
 
@@ -35,7 +42,14 @@ def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that learned to say one thing."""
     directory = tmp_path_factory.mktemp("text")
     (directory / "text.txt").write_text("naïve café! " * 60)
-    arguments = ["--data", str(directory / "text.txt"), "--run", str(directory / "run"), "--seq-len", "24"]
+    arguments = [
+        "--data",
+        str(directory / "text.txt"),
+        "--run",
+        str(directory / "run"),
+        "--seq-len",
+        "24",
+    ]
     assert main(["train", *arguments, *TINY, "--training.steps", "120"]) == 0
     return directory / "run"
 
@@ -60,7 +74,10 @@ def test_what_is_said_of_compiling_does_not_cut_the_text(
 ) -> None:
     real = native.library
     monkeypatch.setattr(native, "library", lambda: print("compiling ...") or real())
-    assert main(["generate", str(text_run), "naïve", "--max-new-tokens", "1", "--temperature", "0"]) == 0
+    assert (
+        main(["generate", str(text_run), "naïve", "--max-new-tokens", "1", "--temperature", "0"])
+        == 0
+    )
     assert capsys.readouterr().out.startswith("compiling ...\n")
 
 
@@ -73,16 +90,26 @@ def test_a_dash_reads_standard_input(
     assert output(["generate", text_run, "-", *flags]).out == "naïve café! naïve café\n"
     for name in (["capture"], ["intervene", "--without", "0.0", "--generate", "3"]):
         monkeypatch.setattr("sys.stdin", stdin(f"1 2 3{end}".encode()))
-        assert output([*name, recurrence_run, "-"]).out == output([*name, recurrence_run, "1 2 3"]).out
+        assert (
+            output([*name, recurrence_run, "-"]).out == output([*name, recurrence_run, "1 2 3"]).out
+        )
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "an empty standard input"), (b"\n", "an empty standard input"), (b"caf\xe9", "the byte 0xe9 at place 3")],
+    [
+        (b"", "an empty standard input"),
+        (b"\n", "an empty standard input"),
+        (b"caf\xe9", "the byte 0xe9 at place 3"),
+    ],
 )
 @pytest.mark.parametrize("command", [["generate"], ["capture"], ["intervene", "--without", "0.0"]])
 def test_standard_input_that_is_no_text(
-    command: list[str], content: bytes, message: str, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+    command: list[str],
+    content: bytes,
+    message: str,
+    refuses: Refuses,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stdin", stdin(content))
     refuses([*command, "nowhere", "-"], message)  # before the model is looked for
@@ -93,16 +120,31 @@ def stdin(content: bytes) -> io.TextIOWrapper:
 
 
 def test_numbers_go_on_as_numbers(recurrence_run: Path, tmp_path: Path, output: Output) -> None:
-    arguments = ["1 2 3", "--max-new-tokens", "30", "--temperature", "1.3", "--top-k", "4", "--seed", "5"]
+    arguments = [
+        "1 2 3",
+        "--max-new-tokens",
+        "30",
+        "--temperature",
+        "1.3",
+        "--top-k",
+        "4",
+        "--seed",
+        "5",
+    ]
     rule = SamplingRule(temperature=1.3, top_k=4, seed=5)
     expected = generate(load_decoder(recurrence_run).eval(), [[1, 2, 3]], 30, rule=rule)[0]
     shown = output(["generate", recurrence_run, *arguments]).out
     assert shown == " ".join(map(str, [1, 2, 3, *expected])) + "\n"
-    output(["convert", recurrence_run, tmp_path / "run.gguf", "--kind", "F32"])  # without a tokenizer
+    output(
+        ["convert", recurrence_run, tmp_path / "run.gguf", "--kind", "F32"]
+    )  # without a tokenizer
     output(["convert", tmp_path / "run.gguf", tmp_path / "again.GGUF", "--kind", "F32"])
     output(["convert", tmp_path / "again.GGUF", tmp_path / "out"])
     for place in ("run.gguf", "out"):
-        assert output(["generate", tmp_path / place, *arguments, "--tokenizer", "numbers"]).out == shown
+        assert (
+            output(["generate", tmp_path / place, *arguments, "--tokenizer", "numbers"]).out
+            == shown
+        )
     read = output(["capture", tmp_path / "run.gguf", "1 2 3", "--tokenizer", "numbers"]).out
     assert read == output(["capture", recurrence_run, "1 2 3"]).out
     alone = output(["capture", recurrence_run, "1"]).out.splitlines()
@@ -117,15 +159,22 @@ def test_a_run_takes_a_device(recurrence_run: Path) -> None:
 
 def test_seeds_repeat_and_differ(recurrence_run: Path, output: Output) -> None:
     begin = ["generate", recurrence_run, "0", "--max-new-tokens", "40"]
-    texts = [output([*begin, *seed]).out for seed in (["--seed", "1"], ["--seed", "1"], ["--seed", "2"], [])]
+    texts = [
+        output([*begin, *seed]).out
+        for seed in (["--seed", "1"], ["--seed", "1"], ["--seed", "2"], [])
+    ]
     assert texts[0] == texts[1]
     assert len(set(texts)) == 3
 
 
-def test_pieces_come_as_soon_as_their_tokens(recurrence_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_come_as_soon_as_their_tokens(
+    recurrence_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = []
     step = Decoder.hidden
-    monkeypatch.setattr(Decoder, "hidden", lambda *args, **options: (steps.append(1), step(*args, **options))[1])
+    monkeypatch.setattr(
+        Decoder, "hidden", lambda *args, **options: (steps.append(1), step(*args, **options))[1]
+    )
     pieces = command.run(command.GenerateFlags(str(recurrence_run), "4 5", max_new_tokens=9))
     assert next(pieces) == "4 5"
     assert steps == []
@@ -139,7 +188,11 @@ def test_pieces_come_as_soon_as_their_tokens(recurrence_run: Path, monkeypatch: 
         ("text", [""], "an empty prompt"),
         ("recurrence", [" "], "an empty prompt"),
         ("recurrence", ["1 7"], "'7' at place 2; expected whole numbers from 0 to 6"),
-        ("recurrence", ["one"], "'one' at place 1; expected whole numbers from 0 to 6 between spaces"),
+        (
+            "recurrence",
+            ["one"],
+            "'one' at place 1; expected whole numbers from 0 to 6 between spaces",
+        ),
         ("recurrence", ["1", "--device", "x"], "'x'"),
         ("recurrence", ["9" * 5000], "'9999"),
         ("recurrence", ["1", "--stop", "9" * 5000], "--stop 9"),
@@ -177,11 +230,15 @@ def test_a_released_model_goes_on_as_in_python(tiny_gpt_oss: Path, output: Outpu
 
 
 @pytest.mark.parametrize("name", ["number", "word"])
-def test_stop_tokens_end_a_text_and_are_hidden(name: str, tiny_gpt_oss: Path, tmp_path: Path, output: Output) -> None:
+def test_stop_tokens_end_a_text_and_are_hidden(
+    name: str, tiny_gpt_oss: Path, tmp_path: Path, output: Output
+) -> None:
     tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
     prompt = tokenizer.encode("Hi")
     free = released_continuation(tiny_gpt_oss, prompt, 12)
-    stop = next(token for token in free if token < 256)  # no special token, which has a name already
+    stop = next(
+        token for token in free if token < 256
+    )  # no special token, which has a name already
     named = tmp_path / "tokenizer.json"
     content = json.loads((tiny_gpt_oss / "tokenizer.json").read_text())
     if name == "word":
@@ -197,8 +254,12 @@ def test_stop_tokens_end_a_text_and_are_hidden(name: str, tiny_gpt_oss: Path, tm
     assert shown == tokenizer.decode([*prompt, *free[: free.index(stop)]]) + "\n"
 
 
-@pytest.mark.parametrize(("kind", "prompt", "tokens"), [("bytes", "Hé", [72, 195, 169]), ("numbers", "7 8", [7, 8])])
-def test_reading_without_a_tokenizer(kind: str, prompt: str, tokens: list[int], tmp_path: Path, output: Output) -> None:
+@pytest.mark.parametrize(
+    ("kind", "prompt", "tokens"), [("bytes", "Hé", [72, 195, 169]), ("numbers", "7 8", [7, 8])]
+)
+def test_reading_without_a_tokenizer(
+    kind: str, prompt: str, tokens: list[int], tmp_path: Path, output: Output
+) -> None:
     write_random_gpt_oss(tmp_path / "model", replace(GPT_OSS_TINY, vocab_size=256, num_layers=1))
     flags = [str(tmp_path / "model"), prompt, "--tokenizer", kind, "--temperature", "0"]
     expected = released_continuation(tmp_path / "model", tokens, 6)
@@ -234,7 +295,9 @@ def test_a_run_of_the_lab_speaks(tmp_path: Path, output: Output, refuses: Refuse
         (["x", "--max-new-tokens", "601"], "max_seq_len = 600"),
     ],
 )
-def test_what_released_models_refuse(flags: list[str], message: str, tiny_gpt_oss: Path, refuses: Refuses) -> None:
+def test_what_released_models_refuse(
+    flags: list[str], message: str, tiny_gpt_oss: Path, refuses: Refuses
+) -> None:
     refuses(["generate", tiny_gpt_oss, *flags], message)
 
 
@@ -242,7 +305,9 @@ def test_without_a_tokenizer_the_way_out_is_told(bare_gpt_oss: Path, refuses: Re
     refuses(["generate", bare_gpt_oss, "x"], "--tokenizer")
 
 
-def test_what_capture_cannot_split_names_the_flag_that_shows_it(tmp_path: Path, refuses: Refuses) -> None:
+def test_what_capture_cannot_split_names_the_flag_that_shows_it(
+    tmp_path: Path, refuses: Refuses
+) -> None:
     decoder(norm_place="both").save_pretrained(tmp_path / "gemma", layout="glassformer")
     command = ["capture", tmp_path / "gemma", "1 2 3", "--tokenizer", "numbers", "--what", "heads"]
     refuses(command, "norms after its parts", "--what lens")

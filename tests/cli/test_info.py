@@ -16,7 +16,9 @@ from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 from refusals import Output, Refuses
 from small_models import write_run
 
-DENSE = DecoderConfig(vocab_size=50, num_layers=6, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, window=9)
+DENSE = DecoderConfig(
+    vocab_size=50, num_layers=6, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, window=9
+)
 
 
 def lines(output: Output, directory: Path) -> list[str]:
@@ -24,7 +26,9 @@ def lines(output: Output, directory: Path) -> list[str]:
     return [" ".join(line.split()) for line in output(["info", directory]).out.splitlines()]
 
 
-@pytest.mark.parametrize(("layout", "whose"), [("huggingface", "Hugging Face"), ("openai", "OpenAI")])
+@pytest.mark.parametrize(
+    ("layout", "whose"), [("huggingface", "Hugging Face"), ("openai", "OpenAI")]
+)
 def test_gpt_oss(layout: str, whose: str, tmp_path: Path, output: Output) -> None:
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY, layout=layout)  # type: ignore[arg-type]
     shown = lines(output, tmp_path / "model")
@@ -48,7 +52,12 @@ def test_gpt_oss(layout: str, whose: str, tmp_path: Path, output: Output) -> Non
 def test_json_has_it_all_in_numbers(tmp_path: Path, output: Output) -> None:
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
     told = json.loads(output(["info", tmp_path / "model", "--json"]).out)
-    assert (told["family"], told["layout"], told["experts"], told["files"]) == ("gpt-oss", "Hugging Face", "mxfp4", 1)
+    assert (told["family"], told["layout"], told["experts"], told["files"]) == (
+        "gpt-oss",
+        "Hugging Face",
+        "mxfp4",
+        1,
+    )
     assert told["parameters"]["total"] == 1_017_504
     assert told["parameters"]["active_per_token"] == 352_928
     assert told["stored_bytes"]["total"] == told["memory_bytes"]["experts packed"] == 879_936
@@ -89,7 +98,9 @@ def test_a_run(tmp_path: Path, output: Output) -> None:
     assert told["windows"] == [None, 9] * 3
 
 
-def test_a_model_of_the_hub_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output) -> None:
+def test_a_model_of_the_hub_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output
+) -> None:
     write_random_gpt_oss(tmp_path / "there", GPT_OSS_TINY)
     stored = stored_tensors(tmp_path / "there")
     (tmp_path / "here").mkdir()
@@ -98,7 +109,10 @@ def test_a_model_of_the_hub_stays_there(tmp_path: Path, monkeypatch: pytest.Monk
     find = Mock(return_value=tmp_path / "here")
     monkeypatch.setattr(store, "find_directory", find)
     monkeypatch.setattr(store, "hub_tensors", lambda source, directory: stored)
-    assert json.loads(output(["info", "someone/tiny", "--json"]).out)["parameters"]["total"] == 1_017_504
+    assert (
+        json.loads(output(["info", "someone/tiny", "--json"]).out)["parameters"]["total"]
+        == 1_017_504
+    )
     find.assert_called_once_with("someone/tiny", weights=False)
 
 
@@ -126,11 +140,16 @@ def test_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         assert native.SWITCH in (machine.without_kernel or "")
 
 
-def test_only_packed_experts_ask_for_a_kernel(tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_packed_experts_ask_for_a_kernel(
+    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
     look = Mock(return_value=(None, "There is none."))
     monkeypatch.setattr(native, "look", look)
     Decoder(DENSE).save_pretrained(tmp_path / "own", layout="glassformer")
-    assert json.loads(output(["info", tmp_path / "own", "--json"]).out)["machine"]["without_kernel"] is None
+    assert (
+        json.loads(output(["info", tmp_path / "own", "--json"]).out)["machine"]["without_kernel"]
+        is None
+    )
     look.assert_not_called()
     write_random_gpt_oss(tmp_path / "model", GPT_OSS_TINY)
     assert "MXFP4 kernel: There is none." in lines(output, tmp_path / "model")
@@ -138,7 +157,9 @@ def test_only_packed_experts_ask_for_a_kernel(tmp_path: Path, output: Output, mo
 
 
 def test_layers_of_the_released_size_are_listed_shortly(tmp_path: Path, output: Output) -> None:
-    form = replace(GPT_OSS_20B, hidden_dim=32, ff_dim=32, vocab_size=50, num_heads=8, head_dim=4, num_experts=4)
+    form = replace(
+        GPT_OSS_20B, hidden_dim=32, ff_dim=32, vocab_size=50, num_heads=8, head_dim=4, num_experts=4
+    )
     write_random_gpt_oss(tmp_path / "model", form)
     assert "windows 128 tokens in layers 0, 2, ..., 22" in lines(output, tmp_path / "model")
 
@@ -152,9 +173,14 @@ def test_what_is_no_model(tmp_path: Path, refuses: Refuses) -> None:
 
 
 def test_the_cache_is_no_longer_than_the_context(tmp_path: Path, output: Output) -> None:
-    Decoder(replace(DENSE, max_seq_len=128)).save_pretrained(tmp_path / "short", layout="glassformer")
-    heads, width = DENSE.num_kv_heads or DENSE.num_heads, DENSE.head_dim
+    Decoder(replace(DENSE, max_seq_len=128)).save_pretrained(
+        tmp_path / "short", layout="glassformer"
+    )
+    heads = DENSE.num_kv_heads or DENSE.num_heads
+    width = DENSE.head_dim
     spans = [min(128, DENSE.layer_window(layer) or 128) for layer in range(DENSE.num_layers)]
     told = json.loads(output(["info", tmp_path / "short", "--json"]).out)
-    assert told["cache_bytes"] == {"128": sum(spans) * 2 * 2 * heads * width}  # keys and values of two bytes
+    assert told["cache_bytes"] == {
+        "128": sum(spans) * 2 * 2 * heads * width
+    }  # keys and values of two bytes
     assert any(line.startswith("cache, 128 tokens") for line in lines(output, tmp_path / "short"))

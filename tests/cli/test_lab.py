@@ -38,9 +38,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     ("flags", "expected"),
     [
         ([], {"out": Path("runs/gpt-oss"), "quick": False, "seed": 0, "resume": False}),
-        (["--quick"], {"out": Path("runs/gpt-oss-quick"), "quick": True, "seed": 0, "resume": False}),
-        (["--seed", "3", "--resume"], {"out": Path("runs/gpt-oss"), "quick": False, "seed": 3, "resume": True}),
-        (["--quick", "--out", "here"], {"out": Path("here"), "quick": True, "seed": 0, "resume": False}),
+        (
+            ["--quick"],
+            {"out": Path("runs/gpt-oss-quick"), "quick": True, "seed": 0, "resume": False},
+        ),
+        (
+            ["--seed", "3", "--resume"],
+            {"out": Path("runs/gpt-oss"), "quick": False, "seed": 3, "resume": True},
+        ),
+        (
+            ["--quick", "--out", "here"],
+            {"out": Path("here"), "quick": True, "seed": 0, "resume": False},
+        ),
     ],
 )
 def test_flags_reach_the_lab_and_the_report_is_named(
@@ -64,7 +73,9 @@ def test_flags_reach_the_lab_and_the_report_is_named(
         (["gpt-oss", "--seed", "1" + 22 * "0"], "seed = 1"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], helpful: str, calls: list[dict[str, object]], refuses: Refuses) -> None:
+def test_wrong_arguments(
+    arguments: list[str], helpful: str, calls: list[dict[str, object]], refuses: Refuses
+) -> None:
     refuses(["lab", *arguments], helpful)
     assert calls == []
 
@@ -105,16 +116,29 @@ def test_a_hand_in_gets_the_lesson_and_the_flags(
 ) -> None:
     asked: list[tuple[object, ...]] = []
 
-    def hand_in(lesson: dict[str, Any], author: Author, folder: Path, out: Path, write_report: Callable) -> Path:
+    def hand_in(
+        lesson: dict[str, Any], author: Author, folder: Path, out: Path, write_report: Callable
+    ) -> Path:
         asked.append((lesson, author, folder, out, write_report()))
         return folder.with_name(f"{folder.name}.zip")
 
     monkeypatch.setattr("glassformer.labs.hand_in.hand_in", hand_in)
-    flags = ["--hand-in", tmp_path / "new", "--author", "Ann", "--date", "2026-03-31", "--quick", "--resume"]
+    flags = [
+        "--hand-in",
+        tmp_path / "new",
+        "--author",
+        "Ann",
+        "--date",
+        "2026-03-31",
+        "--quick",
+        "--resume",
+    ]
     shown = output(["lab", "gpt-oss", *flags]).out
     out = Path("runs/gpt-oss-quick")
     expected = notebook("gpt_oss", solutions=True)
-    assert asked == [(expected, Author("Ann", date(2026, 3, 31)), tmp_path / "new", out, out / "report.md")]
+    assert asked == [
+        (expected, Author("Ann", date(2026, 3, 31)), tmp_path / "new", out, out / "report.md")
+    ]
     assert calls == [{"out": out, "quick": True, "seed": 0, "resume": True}]
     assert f"archive: {tmp_path / 'new.zip'}" in shown
     assert "student ID" in shown

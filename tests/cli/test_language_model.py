@@ -55,7 +55,9 @@ def with_vocabulary(directory: Path, vocab_size: int) -> module.Stored:
     return replace(stored, decoder=replace(stored.decoder, config=config))
 
 
-def test_model_and_tokenizer_are_found_without_loading(tiny_gpt_oss: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_and_tokenizer_are_found_without_loading(
+    tiny_gpt_oss: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(FileTensor, "read", lambda *args, **more: pytest.fail("loaded"))
     found = module.open_model(str(tiny_gpt_oss))
     assert (found.path, found.config.vocab_size) == (tiny_gpt_oss, 280)
@@ -73,9 +75,13 @@ def test_a_file_of_a_repository_is_looked_for_there(monkeypatch: pytest.MonkeyPa
 
 def test_all_parts_of_a_model_are_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(module, "find_file", lambda *wanted: asked.append(wanted) or Path(wanted[1]))
+    monkeypatch.setattr(
+        module, "find_file", lambda *wanted: asked.append(wanted) or Path(wanted[1])
+    )
     monkeypatch.setattr(module, "read_gguf", lambda found: found)
-    assert module.find_model("owner/name:Q4/m-00002-of-00003.gguf") == Path("Q4/m-00001-of-00003.gguf")
+    assert module.find_model("owner/name:Q4/m-00002-of-00003.gguf") == Path(
+        "Q4/m-00001-of-00003.gguf"
+    )
     assert asked == [("owner/name", f"Q4/m-0000{number}-of-00003.gguf") for number in (1, 2, 3)]
 
 
@@ -107,22 +113,34 @@ def test_every_weight_is_counted_however_it_is_held(pack: Any, directory: Path) 
     (directory / "consolidated.safetensors").write_bytes(bytes(1000))  # not what is loaded
     lm = glassformer.load(directory, device="cpu", pack=pack)
     assert isinstance(lm.model.layers[0].ffn, PackedMixture)
-    assert language_model.count_weights(lm.model) == count_parameters(replace(lm.model.config, expert_format="dense"))
+    assert language_model.count_weights(lm.model) == count_parameters(
+        replace(lm.model.config, expert_format="dense")
+    )
     assert lm.size == (directory / "model.safetensors").stat().st_size
 
 
 def test_a_reply_begins_without_the_space_of_sentence_piece(
-    tiny_gpt_oss: Path, spaced_engine: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Output
+    tiny_gpt_oss: Path,
+    spaced_engine: Tokenizer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    output: Output,
 ) -> None:
     spaced_engine.save(str(tmp_path / "tokenizer.json"))
     tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
     options = ["--tokenizer", str(tmp_path), "--max-new-tokens", "1"]
     assert output(["generate", tiny_gpt_oss, "2 + 2", *options]).out.startswith("2 + 2")
-    talk = Conversation(Script(spaced_engine, ["4 "]), tokenizer, Setting(), template=ChatTemplate("{{ messages }}"))
+    talk = Conversation(
+        Script(spaced_engine, ["4 "]), tokenizer, Setting(), template=ChatTemplate("{{ messages }}")
+    )
     assert "".join(piece.text for piece in talk.say("2 + 2")) == "4 "
     lm = replace(glassformer.load(tiny_gpt_oss, device="cpu"), tokenizer=tokenizer)
-    monkeypatch.setattr(language_model, "stream", lambda *_, **__: [[token] for token in tokenizer.encode("4")])
-    assert [lm.generate(asked) for asked in ([{"role": "user", "content": "2 + 2"}], "2 + 2 =")] == ["4", " 4"]
+    monkeypatch.setattr(
+        language_model, "stream", lambda *_, **__: [[token] for token in tokenizer.encode("4")]
+    )
+    assert [
+        lm.generate(asked) for asked in ([{"role": "user", "content": "2 + 2"}], "2 + 2 =")
+    ] == ["4", " 4"]
 
 
 TEXTS = ["a", "some longer text", "and another one"]
@@ -187,7 +205,9 @@ def test_captures_interventions_sweeps_and_lenses_take_several_texts(tiny_gpt_os
     sweep = ablation_sweep(lm, batch, lambda logits: logits[:, -1, 7])
     for row, text in enumerate(TEXTS):
         alone = ablation_sweep(lm, lm.tokens(text), lambda logits: logits[:, -1, 7])
-        torch.testing.assert_close(sweep.by_text[..., row], alone.by_text[..., 0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            sweep.by_text[..., row], alone.by_text[..., 0], rtol=1e-4, atol=1e-4
+        )
     lens = logit_lens(lm, batch, queries=-1)
     torch.testing.assert_close(lens[-1], logits[:, -1:], rtol=1e-4, atol=1e-4)
     assert direct_logits(lm, batch, 7).total.shape == (3,)
@@ -234,9 +254,15 @@ def test_a_directory_is_described_before_it_is_loaded(tiny_gpt_oss: Path) -> Non
 def test_messages_need_a_chat_template(tiny_gpt_oss: Path) -> None:
     lm = glassformer.load(tiny_gpt_oss, device="cpu")
     messages = [{"role": "user", "content": "a"}]
-    system, reply = {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "b"}
+    system = {"role": "system", "content": "Be brief."}
+    reply = {"role": "assistant", "content": "b"}
     asked = Message("user", "a")
-    said = [*Setting(instructions="Be brief.").messages(), asked, Message("assistant", "b", FINAL), asked]
+    said = [
+        *Setting(instructions="Be brief.").messages(),
+        asked,
+        Message("assistant", "b", FINAL),
+        asked,
+    ]
     assert lm.prompt([system, *messages, reply, *messages]) == render(said, lm.tokenizer)
     for other in (["a", "b"], [*messages, "a"], [], torch.tensor([[1, 2]])):
         with refused(expected="a text, or messages"):
@@ -256,10 +282,16 @@ def test_the_former_name_of_pack_is_unknown(tiny_gpt_oss: Path, output: Output) 
 
 def test_stop_tokens_are_those_of_files_and_names(directory: Path) -> None:
     change(directory, eos_token_id=3)
-    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [4, 3, 999, "x", None]}))
+    (directory / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [4, 3, 999, "x", None]})
+    )
     found = module.open_model(str(directory))
     assert found.declared_ends == (3, 4)
-    assert set(found.stop_tokens) == {3, 4, *map(found.tokenizer.special, ("<|return|>", "<|call|>", "<|endoftext|>"))}
+    assert set(found.stop_tokens) == {
+        3,
+        4,
+        *map(found.tokenizer.special, ("<|return|>", "<|call|>", "<|endoftext|>")),
+    }
     (directory / "generation_config.json").unlink()
     change(directory, eos_token_id=None)
     assert module.open_model(str(directory)).declared_ends == ()
@@ -279,7 +311,9 @@ def test_for_the_released_vocabulary_the_way_to_its_tokenizer_is_told(directory:
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json", "tekken.json"])
-def test_another_form_of_a_tokenizer_is_named_and_how_it_becomes_one(name: str, directory: Path) -> None:
+def test_another_form_of_a_tokenizer_is_named_and_how_it_becomes_one(
+    name: str, directory: Path
+) -> None:
     (directory / "tokenizer.json").rename(directory / name)
     with refused(f"with {name} as its tokenizer", expected="tokenizer.json", fix="AutoTokenizer"):
         module.open_model(str(directory)).require_tokenizer()
@@ -306,7 +340,9 @@ def test_what_does_not_fit_is_refused(directory: Path, bare_gpt_oss: Path) -> No
         module.open_model("nosuch")
 
 
-def test_a_vocabulary_that_is_not_told_is_its_owners_default(bare_gpt_oss: Path, tmp_path: Path) -> None:
+def test_a_vocabulary_that_is_not_told_is_its_owners_default(
+    bare_gpt_oss: Path, tmp_path: Path
+) -> None:
     said = json.loads((bare_gpt_oss / "config.json").read_text())
     del said["vocab_size"]
     (tmp_path / "config.json").write_text(json.dumps(said))
@@ -343,7 +379,8 @@ class Screen(io.TextIOWrapper):
 
 def test_a_terminal_gets_no_control_characters() -> None:
     text = "a\x1b[2J\tb\x07\nc\x9b é"
-    shown, piped = Screen(io.BytesIO(), "ascii"), io.StringIO()
+    shown = Screen(io.BytesIO(), "ascii")
+    piped = io.StringIO()
     write(text, shown)
     write(text, piped)
     assert shown.buffer.getvalue() == b"a?[2J\tb?\nc? ?"

@@ -35,7 +35,11 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str], s
         module.Flags = SimpleNamespace(parse=lambda args, prog: (args, prog))
         module.main = lambda flags: function(*flags)
         monkeypatch.setitem(sys.modules, "probe_command", module)
-        monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("for this test", "probe_command.Flags", "probe_command"))
+        monkeypatch.setitem(
+            cli.COMMANDS,
+            "probe",
+            cli.Command("for this test", "probe_command.Flags", "probe_command"),
+        )
 
     return register
 
@@ -82,7 +86,9 @@ def test_no_arguments_shows_the_help_as_an_error(capsys: pytest.CaptureFixture[s
         ("--hlep", "'--help'"),
     ],
 )
-def test_a_misspelt_word_gets_the_right_one(wrong: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_word_gets_the_right_one(
+    wrong: str, right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main([wrong]) == 2
     shown = capsys.readouterr().err
     assert f"'{wrong}'" in shown
@@ -110,7 +116,11 @@ FULL_DISK = OSError(28, "No space left on device", "runs/x")
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (REFUSAL, 2, "error: got top_p = 2.0; expected a number in [0, 1]. Pass top_p between 0 and 1."),
+        (
+            REFUSAL,
+            2,
+            "error: got top_p = 2.0; expected a number in [0, 1]. Pass top_p between 0 and 1.",
+        ),
         (FULL_DISK, 1, "error: [Errno 28] No space left on device: 'runs/x'"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
@@ -137,7 +147,9 @@ def test_an_error_is_one_line_and_a_status_and_debugging_lets_it_through(
 
 @pytest.mark.parametrize("kind", [lambda text: InputError(text, "a name", "Mend it."), OSError])
 def test_what_steers_a_terminal_is_written_as_numbers(
-    kind: Callable[[str], Exception], command: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    kind: Callable[[str], Exception],
+    command: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     command(Mock(side_effect=kind("unknown \x1b]0;owned\x07\x1b[2J\nin é.safetensors")))
     assert cli.main(["probe"]) in (cli.EXIT_INPUT, cli.EXIT_FAILED)
@@ -166,7 +178,9 @@ def test_closed_streams_are_no_error(closed: str, tmp_path: Path) -> None:
     )
     script = f"import sys; from glassformer.cli.main import main; sys.exit(any(map(main, {lines})))"
     command = f"{sys.executable} -c {shlex.quote(script)} {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert ("best: loss" in done.stdout) == (closed != ">&-")
     assert ("step 1/1" in done.stderr) == (closed != "2>&-")
@@ -184,7 +198,9 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         cli.COMMANDS["probe"] = cli.Command("talk", "probe.Flags", "probe")
         sys.exit(cli.main(["probe"]))
     """
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout.readline() == b"word\n"
     process.stdout.close()
     complaints = process.stderr.read()
@@ -195,18 +211,38 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 HELP = {
     "lab": (*get_args(flags.LabName), "--quick", "--out DIR", "--seed", "--resume", "under two"),
     "train": (
-        *("Width of the residual stream. (default: 128)", "Updates of the weights in the whole run."),
+        *(
+            "Width of the residual stream. (default: 128)",
+            "Updates of the weights in the whole run.",
+        ),
         "Peak learning rate of AdamW, or of SGD.",
     ),
     "generate": (
-        *("MODEL", "TEXT", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--stream"),
+        *(
+            "MODEL",
+            "TEXT",
+            "--max-new-tokens",
+            "--temperature",
+            "--top-k",
+            "--top-p",
+            "--seed",
+            "--stream",
+        ),
         "--no-stream",
     ),
     "design": (*get_args(flags.TaskName), ".json", ".npz", "--largest-error", "--overwrite"),
     "program": ("PROGRAM is a name of the library, such as histogram", "--run-python"),
     "verify": (
-        *(*get_args(flags.TaskName), ".json", "numpy.savez", "a table of examples; only these are checked"),
-        *("a Python file that defines letters, max_len and target(sequence)", "Exit status 0: proved"),
+        *(
+            *get_args(flags.TaskName),
+            ".json",
+            "numpy.savez",
+            "a table of examples; only these are checked",
+        ),
+        *(
+            "a Python file that defines letters, max_len and target(sequence)",
+            "Exit status 0: proved",
+        ),
         *("A Python file can do anything on this computer", "run only with --run-python"),
     ),
 }
@@ -241,14 +277,20 @@ def test_the_help_of_a_command_tells_its_flags(helps: dict[str, str]) -> None:
     assert helps[""].startswith("usage: glassformer")
     for name in cli.COMMANDS:
         shown = " ".join(helps[name].replace("│", " ").split())
-        assert [words for words in (f"usage: glassformer {name}", *HELP.get(name, ())) if words not in shown] == []
+        assert [
+            words
+            for words in (f"usage: glassformer {name}", *HELP.get(name, ()))
+            if words not in shown
+        ] == []
         assert "``" not in shown
         assert "--no-compile" not in shown
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_the_examples_of_a_command_are_accepted(name: str, helps: dict[str, str]) -> None:
-    lines = re.findall(rf"^ +(glassformer {name} .*|glassformer {name})$", helps[name], re.MULTILINE)
+    lines = re.findall(
+        rf"^ +(glassformer {name} .*|glassformer {name})$", helps[name], re.MULTILINE
+    )
     assert len(lines) == 2
     assert helps[name].index(lines[1]) < helps[name].index("╭")
     for line in lines:
@@ -265,7 +307,11 @@ def test_the_common_options_of_train_are_options(helps: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("columns", [1, 4])
 def test_the_help_of_every_command_ends_in_the_narrowest_terminal(columns: int) -> None:
-    shown = printed(_HELP.format(names=[*cli.COMMANDS]), env={**os.environ, "COLUMNS": str(columns)}, timeout=600)
+    shown = printed(
+        _HELP.format(names=[*cli.COMMANDS]),
+        env={**os.environ, "COLUMNS": str(columns)},
+        timeout=600,
+    )
     assert shown.count("--help") >= len(cli.COMMANDS)
 
 
@@ -320,10 +366,22 @@ def test_texts_behind_two_dashes_or_an_equals_sign_are_read() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate", "m", "x", "--max-new-tokens", "0"], "got max_new_tokens = 0; expected at least 1."),
-        (["generate", "m", "x", "--temperature", "nan"], "got temperature = nan; expected a finite number."),
-        (["train", "--data", "recurrence", "--run", "r", "--seed", "-1"], "got seed = -1; expected at least 0."),
-        (["train", "--data", "recurrence", "--run", "r", "--model.head-dim", "3"], "got head_dim = 3;"),
+        (
+            ["generate", "m", "x", "--max-new-tokens", "0"],
+            "got max_new_tokens = 0; expected at least 1.",
+        ),
+        (
+            ["generate", "m", "x", "--temperature", "nan"],
+            "got temperature = nan; expected a finite number.",
+        ),
+        (
+            ["train", "--data", "recurrence", "--run", "r", "--seed", "-1"],
+            "got seed = -1; expected at least 0.",
+        ),
+        (
+            ["train", "--data", "recurrence", "--run", "r", "--model.head-dim", "3"],
+            "got head_dim = 3;",
+        ),
         (["course", "start", "lookup", "--seed", "-1"], "got seed = -1;"),
         (["chat", "m", "--context", "0"], "got context = 0;"),
     ],
@@ -336,7 +394,9 @@ def test_a_refused_flag_is_one_line_without_names_of_classes(
     assert "Flags" not in capsys.readouterr().err
 
 
-def test_choices_stand_in_the_order_of_the_help(helps: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_choices_stand_in_the_order_of_the_help(
+    helps: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     choices = ["None", "F32", "F16", "BF16", "Q8_0"]
     assert f"--kind {{{','.join(choices)}}}" in helps["convert"]
     with pytest.raises(SystemExit):

@@ -36,7 +36,10 @@ def in_cache(cache: Path, hub: str, *files: str) -> None:
 
 
 def states(output: Output) -> dict[str, str]:
-    return {each["name"]: each["state"] for each in json.loads(output(["models", "--json"]).out)["language_models"]}
+    return {
+        each["name"]: each["state"]
+        for each in json.loads(output(["models", "--json"]).out)["language_models"]
+    }
 
 
 def test_every_model_has_a_line(output: Output) -> None:
@@ -50,7 +53,9 @@ def test_every_model_has_a_line(output: Output) -> None:
     assert "Apache-2.0" in line
 
 
-def test_models_that_are_not_here_say_how_they_are_had(nothing_installed: Path, output: Output) -> None:
+def test_models_that_are_not_here_say_how_they_are_had(
+    nothing_installed: Path, output: Output
+) -> None:
     assert states(output) == {
         "smollm2": "downloaded at first use",
         "gemma-3-270m": "not installed",
@@ -69,15 +74,22 @@ def test_what_was_downloaded_is_in_the_cache(nothing_installed: Path, output: Ou
     in_cache(nothing_installed, str(KNOWN["smollm2"].hub), str(KNOWN["smollm2"].file))
     in_cache(nothing_installed, "openai/gpt-oss-20b", "config.json")
     found = states(output)
-    assert (found["smollm2"], found["gpt-oss-20b"]) == ("in the hub's cache", "downloaded at first use")
+    assert (found["smollm2"], found["gpt-oss-20b"]) == (
+        "in the hub's cache",
+        "downloaded at first use",
+    )
     in_cache(nothing_installed, "openai/gpt-oss-20b", "model.safetensors")
     assert states(output)["gpt-oss-20b"] == "in the hub's cache"
 
 
-def test_without_the_hubs_package_its_extra_is_named(nothing_installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_hubs_package_its_extra_is_named(
+    nothing_installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(models, "find_spec", lambda name: None)
     assert "glassformer[hub]" in models._state(KNOWN["smollm2"])
-    assert models._state(Known("a licence", None, packages=(("nowhere", "file"),))) == "not installed"
+    assert (
+        models._state(Known("a licence", None, packages=(("nowhere", "file"),))) == "not installed"
+    )
 
 
 def test_packages_count_when_all_of_them_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,9 @@ def broken(tmp_path: Path) -> Path:
     return path
 
 
-def test_ones_own_program_is_compiled_and_proved(mine: Path, tmp_path: Path, output: Output, refuses: Refuses) -> None:
+def test_ones_own_program_is_compiled_and_proved(
+    mine: Path, tmp_path: Path, output: Output, refuses: Refuses
+) -> None:
     out = tmp_path / "model.json"
     shown = output(["program", mine, "--run-python", "--verify", "--out", out])
     assert shown.err == ""
@@ -55,7 +57,21 @@ def test_ones_own_program_is_compiled_and_proved(mine: Path, tmp_path: Path, out
         assert words in shown.out
     assert load_program(out).run(["red", "green", "red"]) == [1, 1, 2]
     refuses(["program", mine, "--run-python", "--out", out], "--overwrite")
-    assert main(["program", str(mine), "--run-python", "--out", str(out), "--overwrite", "--dtype", "float32"]) == 0
+    assert (
+        main(
+            [
+                "program",
+                str(mine),
+                "--run-python",
+                "--out",
+                str(out),
+                "--overwrite",
+                "--dtype",
+                "float32",
+            ]
+        )
+        == 0
+    )
     assert load_program(out).output.weight.dtype.itemsize == 4
 
 
@@ -77,7 +93,9 @@ def test_beyond_the_limit_it_may_be_undecided(broken: Path, output: Output) -> N
     for row in content["weights"]["layers.0.ffn.down.weight"]:
         row[-1] = 0.0  # a count of 5 becomes 5.5
     broken.write_text(json.dumps(content))
-    shown = output(["program", "histogram", "--verify", "--weights", broken, "--limit", "100"], 1).out
+    shown = output(
+        ["program", "histogram", "--verify", "--weights", broken, "--limit", "100"], 1
+    ).out
     assert "pass --limit 1364 or more" in shown
     shown = output(["program", "histogram", "--verify", "--seconds", "0.000001"], 1).out
     assert shown.count("the time was over") == 1
@@ -98,7 +116,10 @@ def test_outputs_stand_beside_the_definitions(output: Output) -> None:
 
 
 def test_a_file_is_run_without_its_definition(broken: Path, output: Output) -> None:
-    assert output(["program", broken, "ab", "a"]).out == "token  transformer\na      3\nb      2\na      3\n"
+    assert (
+        output(["program", broken, "ab", "a"]).out
+        == "token  transformer\na      3\nb      2\na      3\n"
+    )
 
 
 def test_differences_are_status_1(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +131,10 @@ def test_differences_are_status_1(output: Output, monkeypatch: pytest.MonkeyPatc
         return model
 
     monkeypatch.setattr(program, "compile_program", broken)
-    assert output(["program", "length", "ab"], 1).out.splitlines()[1] == "a      3            2  differs"
+    assert (
+        output(["program", "length", "ab"], 1).out.splitlines()[1]
+        == "a      3            2  differs"
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,4 +158,7 @@ def test_what_cannot_be_compiled_or_run(arguments: list[str], words: str, refuse
 
 
 def test_a_place_that_cannot_be_written_to(output: Output) -> None:
-    assert "/dev/null/model.json" in output(["program", "histogram", "--out", "/dev/null/model.json"], 2).err
+    assert (
+        "/dev/null/model.json"
+        in output(["program", "histogram", "--out", "/dev/null/model.json"], 2).err
+    )

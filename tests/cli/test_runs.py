@@ -17,7 +17,9 @@ from glassformer.training import TrainingConfig
 from glassformer.training.checkpoint import save_weights
 from refusals import refused
 
-MODEL = DecoderConfig(20, 1, 8, ff_dim=8, num_heads=1, head_dim=8, clamp=Clamp(), rope_scaling=Yarn())
+MODEL = DecoderConfig(
+    20, 1, 8, ff_dim=8, num_heads=1, head_dim=8, clamp=Clamp(), rope_scaling=Yarn()
+)
 TRAINING = TrainingConfig(steps=5, betas=(0.5, 0.9))
 DESCRIBED = {"model": json.loads(MODEL.to_json()), "data": {"kind": "recurrence"}}
 
@@ -45,17 +47,26 @@ def test_the_best_model_is_loaded_and_before_it_the_last_checkpoint(tmp_path: Pa
     begun(tmp_path, DESCRIBED)
     with refused("without weights yet", fix=r"glassformer train --run .* --resume"):
         load(tmp_path)
-    for model, place in zip(models, ("best", "checkpoints/step-00000010", "checkpoints/step-00000020"), strict=True):
+    for model, place in zip(
+        models, ("best", "checkpoints/step-00000010", "checkpoints/step-00000020"), strict=True
+    ):
         kept(model, tmp_path / place)
     tokens = torch.randint(20, (2, 12))
     for expected in (models[0], models[2]):
         for found in (load_decoder(tmp_path).eval(), load(tmp_path).model):
-            assert (found.config, found(tokens).tolist()) == (MODEL, expected.eval()(tokens).tolist())
+            assert (found.config, found(tokens).tolist()) == (
+                MODEL,
+                expected.eval()(tokens).tolist(),
+            )
         shutil.rmtree(tmp_path / "best", ignore_errors=True)
 
 
-@pytest.mark.parametrize(("kind", "text", "tokens"), [("text", "Hé", [72, 195, 169]), ("recurrence", " 7  8", [7, 8])])
-def test_a_run_reads_texts_as_it_was_trained(kind: str, text: str, tokens: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "text", "tokens"), [("text", "Hé", [72, 195, 169]), ("recurrence", " 7  8", [7, 8])]
+)
+def test_a_run_reads_texts_as_it_was_trained(
+    kind: str, text: str, tokens: list[int], tmp_path: Path
+) -> None:
     model = replace(MODEL, vocab_size=256)
     begun(tmp_path, {"model": json.loads(model.to_json()), "data": {"kind": kind}})
     kept(Decoder(model), tmp_path / "best")

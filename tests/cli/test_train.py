@@ -29,7 +29,14 @@ TINY = [
     *("--model.num-layers", "1", "--model.hidden-dim", "8", "--model.ff-dim", "16"),
     *("--model.num-heads", "2", "--model.head-dim", "4"),
     *("--training.steps", "12", "--training.batch-size", "4", "--training.warmup-steps", "2"),
-    *("--training.eval-every", "4", "--training.checkpoint-every", "5", "--training.log-every", "1"),
+    *(
+        "--training.eval-every",
+        "4",
+        "--training.checkpoint-every",
+        "5",
+        "--training.log-every",
+        "1",
+    ),
 ]
 
 
@@ -63,26 +70,43 @@ def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def numbers(run: Path) -> list[dict[str, object]]:
     """The records of a run without what a clock gave."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: record[key] for key in record.keys() - {"seconds", "tokens_per_second"}} for record in records]
+    return [
+        {key: record[key] for key in record.keys() - {"seconds", "tokens_per_second"}}
+        for record in records
+    ]
 
 
-def test_a_text_is_learned_and_not_begun_again(text: Path, tmp_path: Path, output: Output, refuses: Refuses) -> None:
-    run, experts = tmp_path / "a run", ["--model.num-experts", "3", "--model.balance-experts"]
+def test_a_text_is_learned_and_not_begun_again(
+    text: Path, tmp_path: Path, output: Output, refuses: Refuses
+) -> None:
+    run = tmp_path / "a run"
+    experts = ["--model.num-experts", "3", "--model.balance-experts"]
     begin = ["train", "--data", text, "--run", run, "--seq-len", "8", *TINY, *experts]
     said = output([*begin, "--training.betas", "0.8", "0.9", "--seed", "4"]).out
-    evaluations = {record["step"]: record["evaluation"] for record in numbers(run) if "evaluation" in record}
+    evaluations = {
+        record["step"]: record["evaluation"] for record in numbers(run) if "evaluation" in record
+    }
     assert list(evaluations) == [4, 8, 12]
     best = min(evaluations, key=lambda step: evaluations[step]["loss"])
     expected = evaluations[best]
-    assert f"best: loss {expected['loss']:.4f} nats per token, accuracy {expected['accuracy']:.4f}" in said
+    assert (
+        f"best: loss {expected['loss']:.4f} nats per token, accuracy {expected['accuracy']:.4f}"
+        in said
+    )
     assert f"after step {best}" in said
-    weights = sum(tensor.numel() for tensor in load_file(run / "best" / "model.safetensors").values())
+    weights = sum(
+        tensor.numel() for tensor in load_file(run / "best" / "model.safetensors").values()
+    )
     assert f"model: {weights:,} parameters" in said
     assert "540 bytes to learn from" in said
     assert f"generate '{run}' \"Once\"" in said, "the path is quoted for a shell"
     assert "best possible" not in said
     stored = read_run(run)
-    assert (stored.model.vocab_size, stored.model.hidden_dim, stored.model.num_experts) == (256, 8, 3)
+    assert (stored.model.vocab_size, stored.model.hidden_dim, stored.model.num_experts) == (
+        256,
+        8,
+        3,
+    )
     assert stored.training.betas == (0.8, 0.9)
     assert stored.data["path"] == str(text)
     assert stored.options == {"seed": 4, "balance_weight": 0.01}
@@ -101,7 +125,9 @@ def test_a_name_that_the_terminal_cannot_write_is_no_error(
     assert f"run: {tmp_path / 'Gr??e'}\n".encode() in written.getvalue()
 
 
-def test_the_balance_weight_counts_only_where_the_balance_is_computed(text: Path, tmp_path: Path) -> None:
+def test_the_balance_weight_counts_only_where_the_balance_is_computed(
+    text: Path, tmp_path: Path
+) -> None:
     losses = {}
     for name, flags in {
         "dense": ["--balance-weight", "5"],
@@ -112,7 +138,9 @@ def test_the_balance_weight_counts_only_where_the_balance_is_computed(text: Path
         assert train_text(text, tmp_path / name, *flags, "--training.steps", "2") == 0
         losses[name] = numbers(tmp_path / name)[0]["loss"]
     assert losses["off"] == losses["light"]
-    assert losses["heavy"] - losses["light"] == pytest.approx(5, abs=1.5), "the balance loss is at least about 1"
+    assert losses["heavy"] - losses["light"] == pytest.approx(5, abs=1.5), (
+        "the balance loss is at least about 1"
+    )
     assert losses["dense"] < losses["heavy"] - 3
 
 
@@ -124,21 +152,45 @@ def test_seeds_decide_weights_and_data(text: Path, tmp_path: Path) -> None:
 
 
 def test_the_recurrence_is_shown_beside_its_optimum(tmp_path: Path, output: Output) -> None:
-    said = output(["train", "--data", "recurrence", "--run", tmp_path / "run", "--seq-len", "16", *TINY]).out
+    said = output(
+        ["train", "--data", "recurrence", "--run", tmp_path / "run", "--seq-len", "16", *TINY]
+    ).out
     optimum = open_data("recurrence", 16, 0).optimal_accuracy
-    assert f"accuracy that the best possible model expects on these sequences: {optimum:.4f}" in said
+    assert (
+        f"accuracy that the best possible model expects on these sequences: {optimum:.4f}" in said
+    )
     assert f'generate {tmp_path / "run"} "1 2 3"' in said
     stored = read_run(tmp_path / "run")
-    assert (stored.model.vocab_size, stored.data["kind"], stored.data["seq_len"]) == (7, "recurrence", 16)
+    assert (stored.model.vocab_size, stored.data["kind"], stored.data["seq_len"]) == (
+        7,
+        "recurrence",
+        16,
+    )
 
 
 @pytest.mark.parametrize("data", ["text", "recurrence"])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
-    data: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: str,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = str(text) if data == "text" else data
-    begin = ["train", "--data", name, "--seq-len", "8", *TINY, "--model.dropout", "0.2", "--model.window", "3"]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    begin = [
+        "train",
+        "--data",
+        name,
+        "--seq-len",
+        "8",
+        *TINY,
+        "--model.dropout",
+        "0.2",
+        "--model.window",
+        "3",
+    ]
+    whole = tmp_path / "whole"
+    parts = tmp_path / "parts"
     assert main([*begin, "--run", str(whole)]) == 0
     with monkeypatch.context() as patched:
         interrupt_at(6, patched)
@@ -153,15 +205,20 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
         assert (parts / file).read_bytes() == (whole / file).read_bytes()
 
 
-def test_resuming_takes_its_flags_from_the_run_unless_they_are_given(text: Path, tmp_path: Path) -> None:
+def test_resuming_takes_its_flags_from_the_run_unless_they_are_given(
+    text: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     assert train_text(text, run, "--training.schedule", "constant") == 0
     assert main(["train", f"--run={run}", "--resume", "--training.steps", "15"]) == 0
     assert [record["step"] for record in numbers(run) if "loss" in record] == list(range(1, 16))
 
 
-def test_a_text_may_move_but_not_change(text: Path, tmp_path: Path, output: Output, refuses: Refuses) -> None:
-    run, moved = tmp_path / "run", tmp_path / "moved.txt"
+def test_a_text_may_move_but_not_change(
+    text: Path, tmp_path: Path, output: Output, refuses: Refuses
+) -> None:
+    run = tmp_path / "run"
+    moved = tmp_path / "moved.txt"
     assert train_text(text, run) == 0
     text.rename(moved)
     resume = ["train", "--run", str(run), "--resume"]
@@ -172,7 +229,9 @@ def test_a_text_may_move_but_not_change(text: Path, tmp_path: Path, output: Outp
     assert "sha256" in output([*resume, "--data", moved], 2).err
 
 
-def test_patience_and_divergence_are_told(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_patience_and_divergence_are_told(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def rates(rate: str) -> list[str]:
         return ["--training.learning-rate", rate, "--training.muon-learning-rate", rate]
 
@@ -193,20 +252,37 @@ def test_patience_and_divergence_are_told(text: Path, tmp_path: Path, capsys: py
         (["--data", "empty.txt", "--run", "run"], "empty.txt of 0 bytes"),
         (["--data", "foreign", "--run", "run"], "which is a directory"),
         (["--data", "recurrence", "--run", "empty.txt"], "empty.txt, which is a file"),
-        (["--data", "recurrence", "--run", "empty.txt/run"], "empty.txt for empty.txt/run, which is a file"),
+        (
+            ["--data", "recurrence", "--run", "empty.txt/run"],
+            "empty.txt for empty.txt/run, which is a file",
+        ),
         (["--data", "recurrence", "--run", "run", "--seq-len", "0"], "seq_len = 0"),
-        (["--data", "recurrence", "--run", "run", "--model.max-seq-len", "63"], "--model.max-seq-len"),
+        (
+            ["--data", "recurrence", "--run", "run", "--model.max-seq-len", "63"],
+            "--model.max-seq-len",
+        ),
         (["--run", "run", "--resume"], "--run run, which holds no run"),
         (["--run", "foreign", "--resume"], "['fresh'] in its description"),
     ],
 )
 def test_what_cannot_be_trained(
-    flags: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+    flags: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refuses: Refuses,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.txt").touch()
     Path("foreign").mkdir()
-    model = {"vocab_size": 7, "num_layers": 1, "hidden_dim": 8, "ff_dim": 8, "num_heads": 1, "head_dim": 8}
+    model = {
+        "vocab_size": 7,
+        "num_layers": 1,
+        "hidden_dim": 8,
+        "ff_dim": 8,
+        "num_heads": 1,
+        "head_dim": 8,
+    }
     described = {"model": model, "data": {"kind": "recurrence"}, "fresh": True}
     Path("foreign/config.json").write_text(json.dumps({"training": {}, "description": described}))
     refuses(["train", *flags], message)
@@ -230,12 +306,19 @@ def test_what_cannot_be_trained(
         (["--model.hidden-dim", "1000000"], "of memory; expected at most"),
         (["--model.hidden-dim", "100000000000"], "of memory; expected at most"),
         (["--model.num-layers", "99999999999"], "of memory; expected at most"),
-        (["--seq-len", "99999999999", "--model.max-seq-len", "999999999999"], "of memory; expected at most"),
+        (
+            ["--seq-len", "99999999999", "--model.max-seq-len", "999999999999"],
+            "of memory; expected at most",
+        ),
         (["--model.ff-dim", "10000000000"], "of memory; expected at most"),
     ],
 )
 def test_wrong_flags_name_the_right_ones_and_absurd_sizes_are_refused(
-    flags: list[str], helpful: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+    flags: list[str],
+    helpful: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refuses: Refuses,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     refuses(["train", "--data", "recurrence", "--run", "nowhere", *flags], helpful)
@@ -262,7 +345,17 @@ def test_the_defaults_are_a_model_that_can_be_built() -> None:
 @pytest.mark.slow
 def test_ctrl_c_ends_the_process_with_status_130(text: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments = ["--data", str(text), "--run", str(run), "--seq-len", "8", *TINY, "--training.steps", "1000000"]
+    arguments = [
+        "--data",
+        str(text),
+        "--run",
+        str(run),
+        "--seq-len",
+        "8",
+        *TINY,
+        "--training.steps",
+        "1000000",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "glassformer", "train", *arguments],
         stdout=subprocess.PIPE,
@@ -272,7 +365,9 @@ def test_ctrl_c_ends_the_process_with_status_130(text: Path, tmp_path: Path) -> 
     )
     try:
         deadline = time.monotonic() + 600
-        while not (run / "best").exists() and process.poll() is None and time.monotonic() < deadline:
+        while (
+            not (run / "best").exists() and process.poll() is None and time.monotonic() < deadline
+        ):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         said, warned = process.communicate(timeout=600)
@@ -285,7 +380,9 @@ def test_ctrl_c_ends_the_process_with_status_130(text: Path, tmp_path: Path) -> 
     assert f"Stopped after step {int(latest.name.removeprefix('step-'))} of" in warned
 
 
-ACCELERATE = "accelerate.commands.launch --multi_gpu --num_processes 2 --main_process_port {port} -m"
+ACCELERATE = (
+    "accelerate.commands.launch --multi_gpu --num_processes 2 --main_process_port {port} -m"
+)
 TORCHRUN = "torch.distributed.run --nproc-per-node 2 --master-port {port} -m --"
 
 
@@ -303,7 +400,14 @@ def test_two_processes_follow_the_curve_of_one_and_speak_once(
         port = probe.getsockname()[1]
     arguments = ["--data", str(text), "--run", str(tmp_path / "two"), "--seq-len", "8", *TINY]
     done = subprocess.run(
-        [sys.executable, "-m", *launcher.format(port=port).split(), "glassformer", "train", *arguments],
+        [
+            sys.executable,
+            "-m",
+            *launcher.format(port=port).split(),
+            "glassformer",
+            "train",
+            *arguments,
+        ],
         capture_output=True,
         text=True,
         timeout=600,
@@ -311,9 +415,17 @@ def test_two_processes_follow_the_curve_of_one_and_speak_once(
         env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["model", "data", "run", "best", "generate"]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
+        "model",
+        "data",
+        "run",
+        "best",
+        "generate",
+    ]
     assert train_text(text, tmp_path / "one") == 0
-    one, two = ([record.get("loss") for record in numbers(tmp_path / name)] for name in ("one", "two"))
+    one, two = (
+        [record.get("loss") for record in numbers(tmp_path / name)] for name in ("one", "two")
+    )
     # Muon rounds to bfloat16 on its way, so sums taken in another order show in the fourth digit.
     assert two == [loss and pytest.approx(loss, rel=1e-3) for loss in one]
     assert main(["train", "--run", str(tmp_path / "two"), "--resume"]) == 0

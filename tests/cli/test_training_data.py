@@ -21,9 +21,13 @@ def text_file(directory: Path, content: bytes) -> Path:
     return path
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25
+)
 @given(length=st.integers(30, 400), seq_len=st.integers(1, 20), seed=st.integers(0, 3))
-def test_crops_are_pieces_of_the_first_nine_tenths(tmp_path: Path, length: int, seq_len: int, seed: int) -> None:
+def test_crops_are_pieces_of_the_first_nine_tenths(
+    tmp_path: Path, length: int, seq_len: int, seed: int
+) -> None:
     # Two bytes count upwards, so a crop tells where it was cut.
     content = b"".join(index.to_bytes(2, "big") for index in range(length // 2))
     path = text_file(tmp_path, content)
@@ -32,7 +36,8 @@ def test_crops_are_pieces_of_the_first_nine_tenths(tmp_path: Path, length: int, 
             text_data(path, seq_len, seed)
         return
     data = text_data(path, seq_len, seed)
-    learned, held_out = content[: -(len(content) // 10)], content[-(len(content) // 10) :]
+    learned = content[: -(len(content) // 10)]
+    held_out = content[-(len(content) // 10) :]
     for step in range(3):
         tokens = data.batches(step, 8)["tokens"]
         assert tokens.shape == (8, seq_len + 1)
@@ -46,7 +51,9 @@ def test_crops_are_pieces_of_the_first_nine_tenths(tmp_path: Path, length: int, 
     assert len(held_out) - len(joined) <= seq_len
 
 
-def test_crops_are_drawn_from_other_seeds_than_dropout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crops_are_drawn_from_other_seeds_than_dropout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seeds: dict[str, set[int]] = {}
     for module in (training_data, stepper):
 
@@ -57,7 +64,12 @@ def test_crops_are_drawn_from_other_seeds_than_dropout(tmp_path: Path, monkeypat
         monkeypatch.setattr(module, "mix_seed", noted)
     data = text_data(text_file(tmp_path, b"abcdefgh" * 100), 16, seed=0)
     model = Decoder(DecoderConfig(256, 1, 8, 8, 1, 8, dropout=0.1))
-    train(model, NextTokenTask(data.batches, data.evaluation), TrainingConfig(steps=3, batch_size=2), progress=False)
+    train(
+        model,
+        NextTokenTask(data.batches, data.evaluation),
+        TrainingConfig(steps=3, batch_size=2),
+        progress=False,
+    )
     crops, dropout = seeds.values()
     assert len(crops) == len(dropout) == 3
     assert not crops & dropout
@@ -65,11 +77,15 @@ def test_crops_are_drawn_from_other_seeds_than_dropout(tmp_path: Path, monkeypat
 
 def test_every_byte_is_learned_from(tmp_path: Path) -> None:
     data = text_data(text_file(tmp_path, bytes(range(200))), 4, seed=0)
-    seen = {token for step in range(200) for token in data.batches(step, 8)["tokens"].flatten().tolist()}
+    seen = {
+        token for step in range(200) for token in data.batches(step, 8)["tokens"].flatten().tolist()
+    }
     assert seen == set(range(180))
     steps = torch.stack([data.batches(step, 8)["tokens"] for step in range(4)])
     assert len(steps.unique(dim=0)) == 4, "every step draws crops of its own"
-    assert not torch.equal(data.batches(0, 8)["tokens"], text_data(tmp_path / "text.txt", 4, 1).batches(0, 8)["tokens"])
+    assert not torch.equal(
+        data.batches(0, 8)["tokens"], text_data(tmp_path / "text.txt", 4, 1).batches(0, 8)["tokens"]
+    )
 
 
 def test_long_texts_are_evaluated_on_an_even_spread(tmp_path: Path) -> None:
@@ -103,10 +119,18 @@ def test_the_recurrence_is_new_at_every_step_and_never_a_held_out_one() -> None:
     held_out = make_split(config, num_train=1, num_test=1000, seed=1).test
     assert torch.equal(data.evaluation, held_out.tokens)
     expected = fresh_batch(config, 5, seed=1, step=2, excluded=held_out.generators)
-    assert not set(expected.generators.numbers(config).tolist()) & set(held_out.generators.numbers(config).tolist())
+    assert not set(expected.generators.numbers(config).tolist()) & set(
+        held_out.generators.numbers(config).tolist()
+    )
     assert torch.equal(data.batches(2, 5)["tokens"], expected.tokens)
     assert not torch.equal(data.batches(3, 5)["tokens"], expected.tokens)
-    assert data.description == {"kind": "recurrence", "order": 2, "vocab_size": 5, "next_prob": 0.1, "seq_len": 8}
+    assert data.description == {
+        "kind": "recurrence",
+        "order": 2,
+        "vocab_size": 5,
+        "next_prob": 0.1,
+        "seq_len": 8,
+    }
     assert data.metric == "accuracy"
 
 

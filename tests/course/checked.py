@@ -10,7 +10,9 @@ from glassformer.course import WrongAnswer, lesson
 from glassformer.course.checking import Exercise, Verdict, exercises
 from glassformer.course.lessons import LABS, read_lesson
 
-EXERCISES: list[tuple[str, Exercise | Verdict]] = [(lab, each) for lab in LABS for each in exercises(lab).values()]
+EXERCISES: list[tuple[str, Exercise | Verdict]] = [
+    (lab, each) for lab in LABS for each in exercises(lab).values()
+]
 NAMES = [f"{lab}-{each.name}" for lab, each in EXERCISES]
 
 

@@ -1,4 +1,6 @@
-"""The engine of the checks: what is compared, what a student reads, and that a check leaves no trace."""
+"""The engine of the checks: what is compared, what a student reads, and that a check leaves no
+trace.
+"""
 
 import contextlib
 import random
@@ -34,7 +36,9 @@ def checked(monkeypatch, exercise, answer, seed=0):
         check(exercise.name, answer)
     except WrongAnswer as wrong:
         message = str(wrong)
-        assert (check.case is None, printed) == ("\n" not in message, []), "the arguments that it shows are kept"
+        assert (check.case is None, printed) == ("\n" not in message, []), (
+            "the arguments that it shows are kept"
+        )
         return message
     assert len(printed) == 1
     return printed[0]
@@ -50,7 +54,9 @@ DOUBLED = Exercise("doubled", lambda x: 2 * x, doubled_cases)
 RIGHT = "doubled: right (4 cases, values and gradients)"
 
 
-@pytest.mark.parametrize("answer", [lambda x: x + x, lambda x: (x.t() * 2).t() if x.ndim > 1 else x * 2])
+@pytest.mark.parametrize(
+    "answer", [lambda x: x + x, lambda x: (x.t() * 2).t() if x.ndim > 1 else x * 2]
+)
 def test_a_right_answer_passes(monkeypatch, answer):
     assert checked(monkeypatch, DOUBLED, answer) == RIGHT
 
@@ -58,7 +64,10 @@ def test_a_right_answer_passes(monkeypatch, answer):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (lambda x: 2 * x if x.dtype == torch.float32 else 3 * x, "wrong in 2 of 4 cases. The smallest is case 3"),
+        (
+            lambda x: 2 * x if x.dtype == torch.float32 else 3 * x,
+            "wrong in 2 of 4 cases. The smallest is case 3",
+        ),
         (lambda x: 3 * x, "wrong in 4 of 4 cases. The smallest is case 1:\n  x = float32 [1]"),
         (lambda x: 2 * x.flatten(), "Expected the shape [2, 3], found [6]"),
         (lambda x: (2 * x).detach(), "no gradient reaches the inputs"),
@@ -68,9 +77,15 @@ def test_a_right_answer_passes(monkeypatch, answer):
         (lambda x: 2 * x.numpy(), "Expected a PyTorch tensor, found a NumPy array"),
         (lambda x: None, "found None.\n  Is a return missing?"),
         (lambda x: (2 * x.double() * (1 + 3e-5)).to(x.dtype), "where"),
-        (lambda x: (x.add_(0), 2 * x)[1], "The answer changes its input; it should work on a copy."),
+        (
+            lambda x: (x.add_(0), 2 * x)[1],
+            "The answer changes its input; it should work on a copy.",
+        ),
         (lambda x: 2 * x > 0, "found truth values"),
-        (lambda x: x * 2 if x.shape[0] == 1 else 2 * x[:1].expand(2, -1), "3 of 6 differ, most at [1, "),
+        (
+            lambda x: x * 2 if x.shape[0] == 1 else 2 * x[:1].expand(2, -1),
+            "3 of 6 differ, most at [1, ",
+        ),
         (lambda x: x.mul_(2), "changes its input x"),
         (lambda x: 2 * y, "NameError in <lambda>, line"),  # noqa: F821
         (lambda x: exit(), "SystemExit"),
@@ -103,7 +118,9 @@ def test_an_endless_loop_ends(monkeypatch):
 
 def test_outside_the_main_thread_there_is_no_limit_and_the_check_works(monkeypatch):
     said = []
-    thread = threading.Thread(target=lambda: said.append(checked(monkeypatch, DOUBLED, lambda x: 2 * x)))
+    thread = threading.Thread(
+        target=lambda: said.append(checked(monkeypatch, DOUBLED, lambda x: 2 * x))
+    )
     thread.start()
     thread.join()
     assert said == [RIGHT]
@@ -127,7 +144,11 @@ def test_a_check_leaves_no_trace(monkeypatch, capsys):
     assert torch.equal(states[0], torch.get_rng_state())
     assert (states[1] == np.random.get_state()[1]).all()  # noqa: NPY002
     assert states[2] == random.getstate()
-    assert settings == (torch.get_num_threads(), threading.active_count(), signal.getsignal(signal.SIGALRM))
+    assert settings == (
+        torch.get_num_threads(),
+        threading.active_count(),
+        signal.getsignal(signal.SIGALRM),
+    )
     assert torch.get_default_dtype() == torch.float32
     assert capsys.readouterr().out == ""
 
@@ -209,8 +230,8 @@ def test_classes_are_compared_with_weights_drawn_by_name(monkeypatch):
     assert checked(monkeypatch, linear, Linear) == "linear: right (2 cases, values and gradients)"
     assert "right" in checked(monkeypatch, linear, Other)
     assert (
-        "Expected the weights project.weight [2, 3], project.bias [2], found layer.weight [2, 3], layer.bias [2]."
-        in checked(monkeypatch, linear, Renamed)
+        "Expected the weights project.weight [2, 3], project.bias [2], found layer.weight [2, 3], "
+        "layer.bias [2]." in checked(monkeypatch, linear, Renamed)
     )
     message = checked(monkeypatch, linear, WithoutBiasGradient)
     assert "expected gradient of project.bias" in message
@@ -283,7 +304,8 @@ class KeptByLength(Linear):
     [
         (
             Kept,
-            "right in the first call of an instance, wrong in a second one:\n  wide = 3, out = 2\n  first call: x =",
+            "right in the first call of an instance, wrong in a second one:\n  wide = 3, out = "
+            "2\n  first call: x =",
         ),
         (Growing, "right in the first call of an instance, wrong in a second one"),
         (KeptByClass, "wrong"),
@@ -305,7 +327,9 @@ def test_a_function_that_depends_on_other_calls_is_refused(monkeypatch):
     def kept_by_shape(x, cache={}):  # noqa: B006 - the fault
         return cache.setdefault((x.shape, x.dtype), 2 * x.detach()) + 2 * (x - x.detach())
 
-    assert "wrong in a second round with other numbers" in checked(monkeypatch, DOUBLED, kept_by_shape)
+    assert "wrong in a second round with other numbers" in checked(
+        monkeypatch, DOUBLED, kept_by_shape
+    )
 
 
 def test_a_number_has_to_be_one_where_a_number_is_asked_for(monkeypatch):
@@ -313,7 +337,9 @@ def test_a_number_has_to_be_one_where_a_number_is_asked_for(monkeypatch):
         yield (torch.randn(3, generator=generator),)
 
     for asked, passes in ((True, False), (False, True)):
-        total = Exercise("total", lambda x: x.sum().item(), cases, gradients=False, same_dtype=asked)
+        total = Exercise(
+            "total", lambda x: x.sum().item(), cases, gradients=False, same_dtype=asked
+        )
         assert ("right" in checked(monkeypatch, total, torch.sum)) == passes
         assert "right" in checked(monkeypatch, total, lambda x: float(x.sum()))
         assert "right" in checked(monkeypatch, total, lambda x: x.sum().numpy()[()])
@@ -321,10 +347,15 @@ def test_a_number_has_to_be_one_where_a_number_is_asked_for(monkeypatch):
 
 def lesson_names(lab, *changes):
     """The names of a lesson with several solutions changed."""
-    cells = [cell for cell in read_lesson(lab) if cell.exercise or "setup" in cell.metadata.get("tags", ())]
+    cells = [
+        cell
+        for cell in read_lesson(lab)
+        if cell.exercise or "setup" in cell.metadata.get("tags", ())
+    ]
     edits = {exercise: (before, after) for exercise, before, after in changes}
     return run_cells(
-        changed(cell.source, *edits[cell.exercise]) if cell.exercise in edits else cell.source for cell in cells
+        changed(cell.source, *edits[cell.exercise]) if cell.exercise in edits else cell.source
+        for cell in cells
     )
 
 
@@ -332,14 +363,16 @@ NO_ROOT = ("attention", " / q.shape[-1] ** 0.5", "")
 
 
 @pytest.mark.parametrize(
-    ("exercise", "name"), [("heads", "MultiHeadAttention"), ("encoder_layer", "EncoderLayer"), ("model", None)]
+    ("exercise", "name"),
+    [("heads", "MultiHeadAttention"), ("encoder_layer", "EncoderLayer"), ("model", None)],
 )
 def test_a_wrong_earlier_exercise_is_named(exercise, name):
     names = lesson_names("lookup", NO_ROOT)
     message = said("lookup", exercise, names[name or "CrossAttentionLookupModel"])
     first, second = message.splitlines()[:2]
     assert first == (
-        f"{exercise}: wrong. It uses scaled_dot_product_attention of the exercise attention, which is wrong; "
+        f"{exercise}: wrong. It uses scaled_dot_product_attention of the exercise attention, "
+        "which is wrong; "
         "correct that first."
     )
     assert second.startswith("attention: wrong in ")
@@ -348,14 +381,21 @@ def test_a_wrong_earlier_exercise_is_named(exercise, name):
 
 
 def test_a_wrong_exercise_after_right_ones_is_its_own():
-    names = lesson_names("lookup", ("heads", "heads.transpose(1, 2).flatten(2)", "heads.reshape(x.shape)"))
+    names = lesson_names(
+        "lookup", ("heads", "heads.transpose(1, 2).flatten(2)", "heads.reshape(x.shape)")
+    )
     assert said("lookup", "heads", names["MultiHeadAttention"]).startswith("heads: wrong in ")
 
 
 def test_the_lowest_training_loss_is_told_from_the_last_epoch():
-    change = "if val_loss < lowest:", "val_loss = history['train_loss'][-1]\n        if val_loss < lowest:"
+    change = (
+        "if val_loss < lowest:",
+        "val_loss = history['train_loss'][-1]\n        if val_loss < lowest:",
+    )
     message = said("lookup", "training", lesson_answer("lookup", "training", change))
-    assert message.endswith("the weights with the lowest training loss are kept; the validation loss decides.")
+    assert message.endswith(
+        "the weights with the lowest training loss are kept; the validation loss decides."
+    )
     assert len(message.splitlines()) <= checking.MOST_LINES
 
 
@@ -384,7 +424,9 @@ def test_large_arguments_are_shown_in_few_lines(monkeypatch):
     def cases(generator):
         yield tuple(torch.randn(9, 30, generator=generator) for _ in range(12))
 
-    message = checked(monkeypatch, Exercise("sum", lambda *parts: sum(parts), cases), lambda *parts: parts[0])
+    message = checked(
+        monkeypatch, Exercise("sum", lambda *parts: sum(parts), cases), lambda *parts: parts[0]
+    )
     assert len(message.splitlines()) <= checking.MOST_LINES
     assert max(map(len, message.splitlines())) <= 2 * checking.WIDTH
 
@@ -394,14 +436,20 @@ def test_a_verdict_judges_data(monkeypatch):
 
     def judge(data, seed):
         seen.append((data, seed))
-        return Judgement(data == [[1.0, 2.0]], "on every input" if data == [[1.0, 2.0]] else "not on 'AB'", "AB")
+        return Judgement(
+            data == [[1.0, 2.0]], "on every input" if data == [[1.0, 2.0]] else "not on 'AB'", "AB"
+        )
 
     verdict = Verdict("weights", judge)
     assert checked(monkeypatch, verdict, np.array([[1, 2.0]]), seed=3) == "weights: on every input"
-    assert checked(monkeypatch, verdict, lambda: torch.tensor([[1, 2.0]])) == "weights: on every input"
+    assert (
+        checked(monkeypatch, verdict, lambda: torch.tensor([[1, 2.0]])) == "weights: on every input"
+    )
     assert checked(monkeypatch, verdict, ((1, 3.0),)) == "weights: not on 'AB'"
     assert seen == [([[1.0, 2.0]], 3), ([[1.0, 2.0]], 0), ([[1, 3.0]], 0)]
-    assert "not answered yet" in checked(monkeypatch, verdict, lambda: (_ for _ in ()).throw(NotImplementedError()))
+    assert "not answered yet" in checked(
+        monkeypatch, verdict, lambda: (_ for _ in ()).throw(NotImplementedError())
+    )
     assert "a number is NaN" in checked(monkeypatch, verdict, [float("nan")])
     assert "found a set; expected numbers" in checked(monkeypatch, verdict, [{1}])
     assert len(seen) == 3
@@ -417,7 +465,9 @@ def test_unknown_names_are_refused():
 def test_in_a_notebook_the_verdict_is_kept_and_the_message_stands_alone(monkeypatch):
     kept = []
     shell = SimpleNamespace(display_pub=SimpleNamespace(publish=kept.append))
-    monkeypatch.setitem(__import__("sys").modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(
+        __import__("sys").modules, "IPython", SimpleNamespace(get_ipython=lambda: shell)
+    )
     monkeypatch.setattr(checking, "points", lambda lab: {"doubled": 2})
     monkeypatch.setattr(checking, "exercises", lambda lab: {"doubled": DOUBLED})
     Lesson("lookup", 4)("doubled", lambda x: 2 * x)
@@ -439,7 +489,10 @@ def test_in_a_notebook_the_verdict_is_kept_and_the_message_stands_alone(monkeypa
         (3.0, 3),
         (torch.tensor([1, 2]), torch.tensor([1, 2], dtype=torch.int32)),
         (torch.ones(2), torch.ones(2, dtype=torch.float64)),
-        (torch.tensor([torch.nan, -torch.inf, 1e6]), torch.tensor([torch.nan, -torch.inf, 1e6 + 1])),
+        (
+            torch.tensor([torch.nan, -torch.inf, 1e6]),
+            torch.tensor([torch.nan, -torch.inf, 1e6 + 1]),
+        ),
         ({"a": "x"}, {"a": "x"}),
         (torch.zeros(0, 3), torch.zeros(0, 3)),
         (torch.tensor([3.0], dtype=torch.bfloat16), torch.tensor([3.03], dtype=torch.bfloat16)),
@@ -462,7 +515,10 @@ def test_equal_results(expected, found):
         (torch.tensor([1.0, torch.nan]), torch.tensor([1.0, 0.0])),
         (torch.tensor([1.0, 0.0]), torch.tensor([1.0, torch.nan])),
         (np.array([1.0, 2.0]), np.array([1.0, 2.0 + 1e-8])),
-        (torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([1.0, 2.0 + 1e-4], dtype=torch.float64)),
+        (
+            torch.tensor([1.0, 2.0], dtype=torch.float64),
+            torch.tensor([1.0, 2.0 + 1e-4], dtype=torch.float64),
+        ),
         (torch.tensor([1, 2]), torch.tensor([1.0, 2.0])),
         (2, 2.5),
         (torch.zeros(0, 3), torch.zeros(0, 4)),
@@ -474,7 +530,9 @@ def test_different_results(expected, found):
     assert difference(expected, found, 1e-5) is not None
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=30))
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=30)
+)
 def test_a_result_is_equal_to_itself_and_not_to_one_with_a_number_moved(numbers):
     one = np.array(numbers, dtype=np.float64)
     assert difference(one, one.copy(), 1e-5) is None
@@ -484,6 +542,9 @@ def test_a_result_is_equal_to_itself_and_not_to_one_with_a_number_moved(numbers)
 
 
 def test_small_tensors_are_shown_with_rounded_numbers_and_large_ones_by_their_shape():
-    assert show(torch.tensor([[0.123456, 2.0], [-1e-9, 3.0]])) == "float32 [2, 2]\n[[0.1235, 2],\n [-1e-09, 3]]"
+    assert (
+        show(torch.tensor([[0.123456, 2.0], [-1e-9, 3.0]]))
+        == "float32 [2, 2]\n[[0.1235, 2],\n [-1e-09, 3]]"
+    )
     assert show(torch.zeros(50)) == "float32 [50]"
     assert show((torch.tensor([True]), 3)) == "[0] bool [1] [True]\n[1] 3"

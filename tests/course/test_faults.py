@@ -1,4 +1,6 @@
-"""Usual wrong answers of each exercise: each is refused, and where it has a sentence, the check says it."""
+"""Usual wrong answers of each exercise: each is refused, and where it has a sentence, the check
+says it.
+"""
 
 from collections.abc import Iterator
 from functools import cache
@@ -23,9 +25,12 @@ FAULTS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _once() -> Iterator[None]:
-    """Each fault is run once on each case: checks compare all of an exercise with every wrong answer."""
+    """Each fault is run once on each case: checks compare all of an exercise with every wrong
+    answer.
+    """
     kept: dict[Any, checking.Outcome] = {}
-    drawn, outcome = checking.drawn, checking.outcome
+    drawn = checking.drawn
+    outcome = checking.outcome
 
     def remembered(exercise: Exercise, given: Any, case: Any) -> checking.Outcome:
         key = exercise, given, id(case)  # of one that is kept
@@ -48,10 +53,16 @@ def test_a_fault_is_refused_and_named(lab, name, fault):
     if fault.says:
         assert "It looks as if" in message, message
         shown = message.rpartition("It looks as if ")[2]
-        named = [other for other in read_faults(lab)[name] if other.says and other.says.rstrip(".") in shown]
+        named = [
+            other
+            for other in read_faults(lab)[name]
+            if other.says and other.says.rstrip(".") in shown
+        ]
         # Another fault's sentence is right only where that fault does the same.
         without_sentence = message.rpartition("\n")[0]
-        assert fault in named or without_sentence in str(said(lab, name, answer(lab, name, named[0].change)))
+        assert fault in named or without_sentence in str(
+            said(lab, name, answer(lab, name, named[0].change))
+        )
 
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)
@@ -84,7 +95,11 @@ def test_cells_and_exercises_are_the_same(lab: str):
     ("lab", "name", "change"),
     [
         ("gpt_oss", "attention", ("scale * (q @", "q.shape[-1] ** -0.5 * (q @")),
-        ("gpt_oss", "sliding-attention", ("rope, scale, device", "rope, q.shape[-1] ** -0.5, device")),
+        (
+            "gpt_oss",
+            "sliding-attention",
+            ("rope, scale, device", "rope, q.shape[-1] ** -0.5, device"),
+        ),
         ("hand_designed", "rescale", ("(high - low)", "(high - low + 1e-9)")),
     ],
 )

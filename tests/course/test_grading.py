@@ -14,20 +14,36 @@ from glassformer.course import grading, lessons
 from glassformer.course.checking import MIME, Exercise
 from glassformer.course.exercises.hand_designed import tasks
 from glassformer.course.grading import RECORDED, grade_file, grades_csv, runnable
-from glassformer.course.lessons import CODE_STUB, LABS, TEXT_STUB, edition, notebook, points, read_lesson, run_cells
+from glassformer.course.lessons import (
+    CODE_STUB,
+    LABS,
+    TEXT_STUB,
+    edition,
+    notebook,
+    points,
+    read_lesson,
+    run_cells,
+)
 from glassformer.handcraft.designs import design, designable
 from glassformer.handcraft.tasks import TASKS
 from glassformer.handcraft.weight_files import read_head
 from glassformer.labs.sentiment.published import published
 
-with_nbgrader = pytest.mark.skipif(importlib.util.find_spec("nbgrader") is None, reason="nbgrader is not installed")
+with_nbgrader = pytest.mark.skipif(
+    importlib.util.find_spec("nbgrader") is None, reason="nbgrader is not installed"
+)
 
 
 def handed_in(lab, change=lambda records: None, seed=0):
-    """A notebook in which every check has passed, as far as its records say, after ``change`` of them."""
+    """A notebook in which every check has passed, as far as its records say, after ``change`` of
+    them.
+    """
     content = notebook(lab, seed=seed, solutions=True)
     common = {"lab": lab, "seed": seed, "passed": True, "message": "ok"}
-    records = {name: common | {"exercise": name, "points": of, "of": of} for name, of in points(lab).items()}
+    records = {
+        name: common | {"exercise": name, "points": of, "of": of}
+        for name, of in points(lab).items()
+    }
     change(records)
     for cell in content["cells"]:
         name = cell["id"].removesuffix("-check")
@@ -46,7 +62,11 @@ def file(tmp_path):
 
 def code_exercise(lab):
     """The first exercise of a lab whose answer is code."""
-    return next(exercise.name for other, exercise in EXERCISES if other == lab and isinstance(exercise, Exercise))
+    return next(
+        exercise.name
+        for other, exercise in EXERCISES
+        if other == lab and isinstance(exercise, Exercise)
+    )
 
 
 def graded(content, file):
@@ -58,10 +78,16 @@ def graded(content, file):
 @pytest.mark.parametrize("lab", LABS)
 def test_the_cells_are_those_that_jupytext_reads(lab):
     jupytext = pytest.importorskip("jupytext")
-    script = jupytext.read(next(place / f"{lab}.py" for place in lessons._PLACES if (place / f"{lab}.py").exists()))
+    script = jupytext.read(
+        next(place / f"{lab}.py" for place in lessons._PLACES if (place / f"{lab}.py").exists())
+    )
     made = notebook(lab, solutions=True)["cells"]
-    assert [(cell["cell_type"], cell["source"]) for cell in made] == [(c.cell_type, c.source) for c in script.cells]
-    stored = [{**cell.metadata, "lines_to_next_cell": None} for cell in script.cells]  # which is jupytext's own
+    assert [(cell["cell_type"], cell["source"]) for cell in made] == [
+        (c.cell_type, c.source) for c in script.cells
+    ]
+    stored = [
+        {**cell.metadata, "lines_to_next_cell": None} for cell in script.cells
+    ]  # which is jupytext's own
     assert [{**cell["metadata"], "lines_to_next_cell": None} for cell in made] == stored
 
 
@@ -110,7 +136,8 @@ def test_start_names_the_extra_that_a_lesson_needs(tmp_path, output, monkeypatch
 
 @pytest.mark.parametrize("lab", LABS)
 def test_blanks_and_solutions_differ_in_the_regions_alone(lab):
-    blank, full = notebook(lab)["cells"], notebook(lab, solutions=True, published=False)["cells"]
+    blank = notebook(lab)["cells"]
+    full = notebook(lab, solutions=True, published=False)["cells"]
     for one, other, cell in zip(blank, full, edition(lab, published=False), strict=True):
         if not cell.nbgrader.get("solution"):
             assert one == other
@@ -128,18 +155,32 @@ def shown_text(lab):
 def test_a_students_notebook_has_no_solution_and_no_answer_in_words(lab):
     text = shown_text(lab)
     solutions = [cell.source for cell in read_lesson(lab) if cell.nbgrader.get("solution")]
-    regions = [re.sub(r".*BEGIN SOLUTION|### END SOLUTION.*", "", source, flags=re.DOTALL) for source in solutions]
-    words = [cell.source for cell in read_lesson(lab) if "published" in cell.metadata.get("tags", ())]
+    regions = [
+        re.sub(r".*BEGIN SOLUTION|### END SOLUTION.*", "", source, flags=re.DOTALL)
+        for source in solutions
+    ]
+    words = [
+        cell.source for cell in read_lesson(lab) if "published" in cell.metadata.get("tags", ())
+    ]
     for answer in (*regions, *words):
         # Single lines stand in hints.
-        paragraphs = [paragraph.strip() for paragraph in answer.split("\n\n") if len(paragraph.splitlines()) > 1]
+        paragraphs = [
+            paragraph.strip()
+            for paragraph in answer.split("\n\n")
+            if len(paragraph.splitlines()) > 1
+        ]
         assert not [paragraph for paragraph in paragraphs if paragraph in text]
     assert "published(" not in text
     assert text.count(TEXT_STUB) >= (lab in ("sentiment", "gpt_oss"))
 
 
 def test_a_students_notebook_of_sentiment_quotes_nothing_of_the_report():
-    headings = ("The course's questions", "Takeaways", "From earlier models to transformers", "Looking forward")
+    headings = (
+        "The course's questions",
+        "Takeaways",
+        "From earlier models to transformers",
+        "Looking forward",
+    )
     text = shown_text("sentiment")
     for heading in (*headings, "Reflection"):
         assert published(heading) not in text
@@ -154,7 +195,9 @@ def test_a_students_notebook_of_sentiment_quotes_nothing_of_the_report():
 def test_start_writes_what_nbgrader_assigns(lab, tmp_path):
     (tmp_path / "source" / lab).mkdir(parents=True)
     (tmp_path / "nbgrader_config.py").touch()
-    (tmp_path / "source" / lab / f"{lab}.ipynb").write_text(json.dumps(notebook(lab, solutions=True, published=False)))
+    (tmp_path / "source" / lab / f"{lab}.ipynb").write_text(
+        json.dumps(notebook(lab, solutions=True, published=False))
+    )
     grading._nbgrader(tmp_path, "generate_assignment", lab, "--create")
     assigned = json.loads((tmp_path / "release" / lab / f"{lab}.ipynb").read_text())
     ours = notebook(lab)["cells"]
@@ -217,7 +260,8 @@ def test_a_check_whose_name_was_given_away_is_named(file):
 
 @pytest.mark.parametrize("lab", LABS)
 def test_a_check_that_was_changed_or_removed_does_not_count(lab, file):
-    name, content = code_exercise(lab), handed_in(lab)
+    name = code_exercise(lab)
+    content = handed_in(lab)
     cell = next(cell for cell in content["cells"] if cell["id"] == f"{name}-check")
     cell["source"] = f"check = print\n{cell['source']}"
     assert graded(content, file)[name].feedback == "The cell of the check was changed."
@@ -231,7 +275,11 @@ JUDGED = [(lab, exercise) for lab, exercise in EXERCISES if not isinstance(exerc
 HOSTILE = (
     *(None, True, 0, -1.5, "", "x" * 100_000, [], {}, [[]], [None], {"a": 1}, [[[[[]]]]]),
     {"Km": "x", "Qm": [], "Vm": {}},
-    *([0.0] * 300_000, [[0.0] * 1000] * 300, {"Km": [[1e308] * 4] * 4, "Qm": [[-1e308] * 4] * 4, "Vm": [[0] * 3] * 4}),
+    *(
+        [0.0] * 300_000,
+        [[0.0] * 1000] * 300,
+        {"Km": [[1e308] * 4] * 4, "Qm": [[-1e308] * 4] * 4, "Vm": [[0] * 3] * 4},
+    ),
     "__import__('os').system('touch /tmp/hostile')",
 )
 
@@ -273,14 +321,16 @@ def test_a_damaged_notebook_is_a_row_that_says_so(content, tmp_path):
     "outputs", [None, 3, [None], [{"data": []}], [{"data": {MIME: []}}], [{"ename": ["x"]}], "text"]
 )
 def test_strange_outputs_do_no_harm(outputs, file):
-    name, content = code_exercise(LABS[0]), handed_in(LABS[0])
+    name = code_exercise(LABS[0])
+    content = handed_in(LABS[0])
     next(cell for cell in content["cells"] if cell["id"] == f"{name}-check")["outputs"] = outputs
     assert graded(content, file)[name].status == "not run"
 
 
 def test_all_files_are_graded_beside_bad_ones(tmp_path, output):
     lab = LABS[0]
-    name, good = code_exercise(lab), handed_in(lab)
+    name = code_exercise(lab)
+    good = handed_in(lab)
     # As some editors save it: sources as lists, a cell's metadata dropped, a picture of 10 MB.
     for cell in good["cells"]:
         cell["source"] = cell["source"].splitlines(keepends=True)
@@ -291,7 +341,9 @@ def test_all_files_are_graded_beside_bad_ones(tmp_path, output):
     (tmp_path / "bytes.ipynb").write_bytes(b"\xff")
     out = tmp_path / "grades.csv"
     # A pattern that no shell expanded, and a file that is named twice.
-    said = output(["course", "grade", tmp_path / "*.ipynb", tmp_path / "good.ipynb", "--out", out]).out
+    said = output(
+        ["course", "grade", tmp_path / "*.ipynb", tmp_path / "good.ipynb", "--out", out]
+    ).out
     assert "1 of 3 files could be read" in said
     rows = list(csv.DictReader(io.StringIO(out.read_text())))
     assert [row["status"] for row in rows[:2]] == ["unreadable", "unreadable"]
@@ -303,13 +355,20 @@ def test_the_status_says_where_no_file_could_be_read(tmp_path, output):
     (tmp_path / "a.ipynb").write_text("{")
     (tmp_path / "b.ipynb").write_text("[]")
     out = tmp_path / "grades.csv"
-    said = output(["course", "grade", tmp_path / "a.ipynb", tmp_path / "b.ipynb", "--out", out], status=2).out
+    said = output(
+        ["course", "grade", tmp_path / "a.ipynb", tmp_path / "b.ipynb", "--out", out], status=2
+    ).out
     assert "0 of 2 files could be read" in said
     assert out.read_text().count("unreadable") == 2
 
 
-def test_files_that_are_not_there_and_places_that_cannot_be_written_are_said_at_once(file, tmp_path, refuses):
-    refuses(["course", "grade", tmp_path / "*.txt", "--out", tmp_path / "grades.csv"], "which is not there")
+def test_files_that_are_not_there_and_places_that_cannot_be_written_are_said_at_once(
+    file, tmp_path, refuses
+):
+    refuses(
+        ["course", "grade", tmp_path / "*.txt", "--out", tmp_path / "grades.csv"],
+        "which is not there",
+    )
     refuses(["course", "grade", file, "--out", file / "x.csv"], "a place that can be written to")
     for files, results in (([file], "x"), (["a.ipynb", "b.ipynb"], "y")):
         refuses(["course", "grade", *files, "--out", "x", "--gradescope", results])
@@ -328,9 +387,12 @@ def test_where_nothing_is_graded_no_table_is_written_or_lost(file, tmp_path, ref
 
 @pytest.mark.parametrize("lab", LABS)
 def test_a_result_without_an_answer_does_not_count(lab, file):
-    name, content = code_exercise(lab), handed_in(lab)
+    name = code_exercise(lab)
+    content = handed_in(lab)
     cell = next(cell for cell in content["cells"] if cell["id"] == name)
-    cell["source"] = next(blank["source"] for blank in notebook(lab)["cells"] if blank["id"] == name)
+    cell["source"] = next(
+        blank["source"] for blank in notebook(lab)["cells"] if blank["id"] == name
+    )
     assert "blank" in graded(content, file)[name].feedback
     content["cells"].remove(cell)
     grades = graded(content, file)
@@ -339,7 +401,8 @@ def test_a_result_without_an_answer_does_not_count(lab, file):
 
 
 def test_a_changed_copy_of_a_check_does_no_harm(file):
-    name, content = code_exercise(LABS[0]), handed_in(LABS[0])
+    name = code_exercise(LABS[0])
+    content = handed_in(LABS[0])
     cell = next(cell for cell in content["cells"] if cell["id"] == f"{name}-check")
     content["cells"].append(cell | {"source": "check(1, 2)", "outputs": []})
     assert graded(content, file)[name].points == points(LABS[0])[name]
@@ -360,7 +423,9 @@ def test_results_of_two_variants_do_not_both_count(named, file):
     ("message", "feedback"),
     [("a\x1b[31m\x00\nb", "a [31m \nb "), ('=HYPERLINK("http://x")', '\'=HYPERLINK("http://x")')],
 )
-def test_feedback_holds_no_control_characters_and_no_formula_of_a_spreadsheet(message, feedback, file):
+def test_feedback_holds_no_control_characters_and_no_formula_of_a_spreadsheet(
+    message, feedback, file
+):
     name = code_exercise(LABS[0])
     grades = graded(handed_in(LABS[0], lambda records: records[name].update(message=message)), file)
     (row,) = csv.DictReader(io.StringIO(grades_csv([grades[name]])))
@@ -371,22 +436,43 @@ def test_results_for_gradescope(tmp_path, output, refuses):
     lab = LABS[0]
     graded(handed_in(lab, lambda records: records.pop(code_exercise(lab))), tmp_path / "a.ipynb")
     results = tmp_path / "results.json"
-    output(["course", "grade", tmp_path / "a.ipynb", "--out", tmp_path / "grades.csv", "--gradescope", results])
+    output(
+        [
+            "course",
+            "grade",
+            tmp_path / "a.ipynb",
+            "--out",
+            tmp_path / "grades.csv",
+            "--gradescope",
+            results,
+        ]
+    )
     content = json.loads(results.read_text())
     assert content["score"] == sum(test["score"] for test in content["tests"])
     assert {test["name"]: test["max_score"] for test in content["tests"]} == points(lab)
     failed = [test["name"] for test in content["tests"] if test["status"] == "failed"]
     assert code_exercise(lab) in failed
     graded(handed_in(lab), tmp_path / "b.ipynb")
-    for named in (["--out", tmp_path / "b.ipynb"], ["--out", "x", "--gradescope", tmp_path / "b.ipynb"]):
-        refuses(["course", "grade", tmp_path / "b.ipynb", *named, "--overwrite"], "among the files to grade")
-    refuses(["course", "grade", str(tmp_path / "*.ipynb"), "--out", "x", "--gradescope", "y"], "--gradescope")
+    for named in (
+        ["--out", tmp_path / "b.ipynb"],
+        ["--out", "x", "--gradescope", tmp_path / "b.ipynb"],
+    ):
+        refuses(
+            ["course", "grade", tmp_path / "b.ipynb", *named, "--overwrite"],
+            "among the files to grade",
+        )
+    refuses(
+        ["course", "grade", str(tmp_path / "*.ipynb"), "--out", "x", "--gradescope", "y"],
+        "--gradescope",
+    )
 
 
 def without_training(lab, content):
     """The cells of a notebook that its exercises need."""
     cells = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
-    needed = [cell for cell in cells if cell["metadata"].keys() & {"nbgrader"} or "setup" in tags_of(cell)]
+    needed = [
+        cell for cell in cells if cell["metadata"].keys() & {"nbgrader"} or "setup" in tags_of(cell)
+    ]
     return content | {"cells": needed}
 
 
@@ -407,16 +493,30 @@ def test_the_solutions_of_a_variant_pass_its_checks(lab, capsys):
 @pytest.mark.slow
 def test_nbgrader_runs_what_students_hand_in(tmp_path, monkeypatch):
     lab = "lookup"
-    blank, full = (without_training(lab, notebook(lab, solutions=solved)) for solved in (False, True))
+    blank, full = (
+        without_training(lab, notebook(lab, solutions=solved)) for solved in (False, True)
+    )
     forged = json.loads(json.dumps(blank))
     for cell in forged["cells"]:
         cell["source"] = "check = lambda *_: None" if cell["id"] == "attention" else cell["source"]
-    contents = {"blank": json.dumps(blank), "full": json.dumps(full), "forged": json.dumps(forged), "broken": "{"}
+    contents = {
+        "blank": json.dumps(blank),
+        "full": json.dumps(full),
+        "forged": json.dumps(forged),
+        "broken": "{",
+    }
     for title, text in contents.items():
         (tmp_path / f"{title}.ipynb").write_text(text)
     monkeypatch.setattr(grading, "notebook", lambda *args, **kwargs: full)
-    graded = list(grading.grade_files([tmp_path / f"{title}.ipynb" for title in contents], run=True))
-    assert [sum(grade.points for grade in grades) for grades in graded] == [0, sum(points(lab).values()), 0, 0]
+    graded = list(
+        grading.grade_files([tmp_path / f"{title}.ipynb" for title in contents], run=True)
+    )
+    assert [sum(grade.points for grade in grades) for grades in graded] == [
+        0,
+        sum(points(lab).values()),
+        0,
+        0,
+    ]
     assert {grade.status for grade in graded[1]} <= {grading.RUN, "verified"}
     assert graded[3][0].status == "unreadable"
 
@@ -439,7 +539,16 @@ def split(cells, place):
 
 
 def before(cells, source):
-    cells.insert(1, {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": None})
+    cells.insert(
+        1,
+        {
+            "cell_type": "code",
+            "source": source,
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+        },
+    )
 
 
 CHANGED = {
@@ -477,13 +586,23 @@ def test_nbgrader_is_given_each_mark_once_and_every_check(title):
     CHANGED[title](content)
     made = runnable(lab, content)
     nbformat.validate(made)
-    marks = [cell["metadata"]["nbgrader"]["grade_id"] for cell in made["cells"] if "nbgrader" in cell["metadata"]]
+    marks = [
+        cell["metadata"]["nbgrader"]["grade_id"]
+        for cell in made["cells"]
+        if "nbgrader" in cell["metadata"]
+    ]
     assert len(marks) == len(set(marks))
     assert {f"{name}-check" for name in points(lab)} <= set(marks)
     first, second = list(points(lab))[:2]
     assert marks[:4] == [first, f"{first}-check", second, f"{second}-check"]
-    sources = [cell["source"] for cell in content["cells"] if isinstance(cell, dict) and cell["cell_type"] == "code"]
-    assert [cell["source"] for cell in made["cells"] if cell["source"] in sources] == sources, "none is left out"
+    sources = [
+        cell["source"]
+        for cell in content["cells"]
+        if isinstance(cell, dict) and cell["cell_type"] == "code"
+    ]
+    assert [cell["source"] for cell in made["cells"] if cell["source"] in sources] == sources, (
+        "none is left out"
+    )
 
 
 @with_nbgrader
@@ -493,7 +612,11 @@ def test_a_notebook_with_other_cells_than_were_given_out_is_run(tmp_path, monkey
     full = without_training(lab, notebook(lab, solutions=True))
     monkeypatch.setattr(grading, "notebook", lambda *args, **kwargs: full)
     files = []
-    for title in ("an answer and its check twice, with other ids", "an answer and its check in one cell", "ended"):
+    for title in (
+        "an answer and its check twice, with other ids",
+        "an answer and its check in one cell",
+        "ended",
+    ):
         content = json.loads(json.dumps(first_exercises(full)))
         if title == "ended":
             before(content["cells"], "import os; os._exit(1)")
@@ -526,7 +649,9 @@ def test_a_notebook_with_other_cells_than_were_given_out_is_graded(title, file):
     assert all(grade.feedback for grade in grades.values())
 
 
-@pytest.mark.skipif(importlib.util.find_spec("otter") is None, reason="otter-grader is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("otter") is None, reason="otter-grader is not installed"
+)
 @pytest.mark.slow
 def test_otter_grades_a_notebook_with_the_tests_that_start_writes(tmp_path, output):
     from otter.execute import grade_notebook
@@ -561,9 +686,18 @@ HISTOGRAM = "selector_width(select(tokens, tokens, operator.eq))"
 def test_a_program_in_a_file_is_judged_anew(seed, tmp_path):
     right, wrong, blank = (
         grade_file(answered(tmp_path / "a.json", answer=text), seed)[0]
-        for text in (HISTOGRAM, HISTOGRAM.replace("eq", "le"), HISTOGRAM.replace("operator.eq", "___"))
+        for text in (
+            HISTOGRAM,
+            HISTOGRAM.replace("eq", "le"),
+            HISTOGRAM.replace("operator.eq", "___"),
+        )
     )
-    assert (right.lab, right.exercise, right.points, right.of) == ("page", "program-histogram", 1, 1)
+    assert (right.lab, right.exercise, right.points, right.of) == (
+        "page",
+        "program-histogram",
+        1,
+        1,
+    )
     assert {each.status for each in (right, wrong, blank)} == {"verified"}
     assert wrong.points == blank.points == 0
     assert "shortest sequence that fails: a b" in wrong.feedback
@@ -574,18 +708,30 @@ def test_a_program_in_a_file_is_judged_anew(seed, tmp_path):
 def test_a_head_in_a_file_is_judged_anew(name, tmp_path):
     for change, points_wanted in (
         (lambda matrices: None, 1),
-        (lambda matrices: matrices.update(Vm=[[0.0] * len(matrices["Vm"][0])] * len(matrices["Vm"])), 0),
+        (
+            lambda matrices: matrices.update(
+                Vm=[[0.0] * len(matrices["Vm"][0])] * len(matrices["Vm"])
+            ),
+            0,
+        ),
     ):
         content = head_answer(TASKS[name](), change)
         (grade,) = grade_file(answered(tmp_path / "a.json", **content))
-        assert (grade.exercise, grade.points, grade.of, grade.status) == (name, points_wanted, 1, "verified")
+        assert (grade.exercise, grade.points, grade.of, grade.status) == (
+            name,
+            points_wanted,
+            1,
+            "verified",
+        )
         assert ("shortest sequence" in grade.feedback) == (points_wanted == 0)
         read_head(tmp_path / "a.json")
 
 
 def test_a_head_of_the_lesson_in_a_file_is_that_of_its_variant(tmp_path):
     lesson = {"lab": "hand_designed", "exercise": "content-design"}
-    path = answered(tmp_path / "a.json", **head_answer(tasks(7)["content-design"]) | lesson | {"seed": 7})
+    path = answered(
+        tmp_path / "a.json", **head_answer(tasks(7)["content-design"]) | lesson | {"seed": 7}
+    )
     assert [grade_file(path, seed)[0].points for seed in (None, 7, 0)] == [3, 3, 0]
     path = answered(tmp_path / "a.json", **head_answer(tasks(7)["content-design"]) | lesson)
     assert [grade_file(path, seed)[0].points for seed in (None, 7, 0)] == [0, 3, 0]
@@ -596,7 +742,10 @@ STRANGE = {
         f"answer {number}": {"answer": answer}
         for number, answer in enumerate((*HOSTILE, "import os", "(" * 500, "x" * 10**6))
     },
-    **{f"matrices {number}": {"exercise": "identity", "answer": answer} for number, answer in enumerate(HOSTILE)},
+    **{
+        f"matrices {number}": {"exercise": "identity", "answer": answer}
+        for number, answer in enumerate(HOSTILE)
+    },
     "no answer": {},
     "a head for a program": head_answer(TASKS["identity"](), exercise="program-histogram")
     | {"exercise": "program-histogram"},
@@ -612,7 +761,11 @@ STRANGE = {
     "of code": {"lab": "hand_designed", "exercise": "softmax", "answer": 1},
     "of no lab": {"lab": "os", "answer": HISTOGRAM},
     "of strange names": {"lab": ["page"], "exercise": {"a": []}, "answer": HISTOGRAM},
-    "of a strange variant": {"lab": "hand_designed", "exercise": "content-design", "seed": -(10**30)},
+    "of a strange variant": {
+        "lab": "hand_designed",
+        "exercise": "content-design",
+        "seed": -(10**30),
+    },
     "that says so itself": {"answer": "tokens", "passed": True, "points": 10**6, "of": 1},
 }
 
@@ -638,7 +791,9 @@ def test_answers_are_graded_beside_notebooks_and_damaged_files(file, tmp_path, o
         files.append(tmp_path / f"{name}.json")
         files[-1].write_bytes(content.replace(b'{"cells": [', b'{"exercise": [', 1))
     out = tmp_path / "grades.csv"
-    assert f"{files[1]}: 1 of 1 points, page" in output(["course", "grade", *files, "--out", out]).out
+    assert (
+        f"{files[1]}: 1 of 1 points, page" in output(["course", "grade", *files, "--out", out]).out
+    )
     by_file = {row["file"]: row for row in csv.DictReader(io.StringIO(out.read_text()))}
     assert by_file.keys() == set(map(str, files))
     assert by_file[str(files[1])]["points"] == "1"

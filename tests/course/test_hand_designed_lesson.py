@@ -22,7 +22,11 @@ def as_data(weights: HeadWeights) -> list[list[list[float]]]:
 
 def test_seed_0_has_the_courses_tasks() -> None:
     for name, task in zip(("identity", "copy_first", "unique"), tasks(0).values(), strict=True):
-        assert (task.name, task.space, task.summary) == (name, TASKS[name]().space, TASKS[name]().summary)
+        assert (task.name, task.space, task.summary) == (
+            name,
+            TASKS[name]().space,
+            TASKS[name]().summary,
+        )
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
@@ -37,8 +41,12 @@ def test_neighbours_have_different_tasks() -> None:
     made = {seed: tasks(seed) for seed in range(1, 25)}
     for name, verdict in VERDICTS.items():
         assert len({(each[name].summary, each[name].space) for each in made.values()}) == len(made)
-        # Weights of one-hot letters do not know the letters' names, so that a few tasks have one solution.
-        passed = [verdict.judge(as_data(design(made[seed][name]).weights), seed + 1).passed for seed in range(1, 24)]
+        # Weights of one-hot letters do not know the letters' names, so that a few tasks have one
+        # solution.
+        passed = [
+            verdict.judge(as_data(design(made[seed][name]).weights), seed + 1).passed
+            for seed in range(1, 24)
+        ]
         assert sum(passed) <= 1
 
 
@@ -46,18 +54,26 @@ def test_neighbours_have_different_tasks() -> None:
 def test_the_words_of_a_task_say_what_its_numbers_are(seed: int) -> None:
     for name in ("content-design", "position-design"):
         task = tasks(seed)[name]
-        replaced = dict(each.split(" by ") for each in task.summary.split("replaced: ")[1].split(", "))
+        replaced = dict(
+            each.split(" by ") for each in task.summary.split("replaced: ")[1].split(", ")
+        )
         letters = np.array([[2, 0, 1, 2]])
         found = task.space.decode(task.target(letters)[0].argmax(axis=1))
         read = task.space.decode(letters[0])
-        assert list(found) == [replaced[letter] for letter in (read if name == "content-design" else 4 * read[0])]
+        assert list(found) == [
+            replaced[letter] for letter in (read if name == "content-design" else 4 * read[0])
+        ]
     task = tasks(seed)["both-design"]
     sign, chosen, side = re.fullmatch(
         r"([+-]1) for (.*) where the same .* (\w+) too, .1 everywhere else", task.summary
     ).groups()  # type: ignore[union-attr]
     for text in map("".join, itertools.product(task.space.letters, repeat=3)):
         for i, found in enumerate(task.target(task.space.encode(text)[None])[0, :, 0]):
-            others = {"elsewhere": text[:i] + text[i + 1 :], "earlier": text[:i], "later": text[i + 1 :]}[side]
+            others = {
+                "elsewhere": text[:i] + text[i + 1 :],
+                "earlier": text[:i],
+                "later": text[i + 1 :],
+            }[side]
             again = text[i] in others and text[i] in chosen.split(" and ")
             assert found == (int(sign) if again else -int(sign))
 
@@ -68,12 +84,17 @@ def first_wrong(matrices: list[np.ndarray], task: Task, margin: float = 0.0) -> 
     By the formula, for all sequences of a length at once.
     """
     Km, Qm, Vm = matrices[:3]
-    size, first = len(task.space.letters), int(task.space.has_cls)
+    size = len(task.space.letters)
+    first = int(task.space.has_cls)
     for length in range(1, task.space.max_len + 1):
         letters = np.array(list(itertools.product(range(size), repeat=length)))
-        x = np.eye(size + first)[np.concatenate([np.full((len(letters), first), size), letters], axis=1)]
+        x = np.eye(size + first)[
+            np.concatenate([np.full((len(letters), first), size), letters], axis=1)
+        ]
         if len(matrices) == 4:
-            pos = np.broadcast_to(matrices[3][: x.shape[1]], (len(x), x.shape[1], matrices[3].shape[1]))
+            pos = np.broadcast_to(
+                matrices[3][: x.shape[1]], (len(x), x.shape[1], matrices[3].shape[1])
+            )
             x = np.concatenate([x, pos], axis=2)
         scores = np.exp((x @ Qm) @ (x @ Km).swapaxes(1, 2) / math.sqrt(Km.shape[1]))
         out = (scores / scores.sum(axis=2, keepdims=True) @ (x @ Vm))[:, first:]
@@ -89,18 +110,24 @@ def first_wrong(matrices: list[np.ndarray], task: Task, margin: float = 0.0) -> 
 
 @pytest.mark.slow
 def test_no_mutant_passes_that_enumeration_refutes() -> None:
-    rng, refuted, mutants = np.random.default_rng(0), 0, 1_000
+    rng = np.random.default_rng(0)
+    refuted = 0
+    mutants = 1_000
     for number in range(mutants):
         name = list(VERDICTS)[number % 3]
         task = tasks(number % 5)[name]
         matrices = [matrix.copy() for matrix in design(task).weights.matrices.values()]
         changed = matrices[rng.integers(len(matrices))]
         at = tuple(rng.integers(each) for each in changed.shape)
-        changed[at] = rng.choice([0, -changed[at], 2 * changed[at], changed[at] + rng.normal(), 0.3 * changed[at]])
+        changed[at] = rng.choice(
+            [0, -changed[at], 2 * changed[at], changed[at] + rng.normal(), 0.3 * changed[at]]
+        )
         judged = VERDICTS[name].judge([each.tolist() for each in matrices], number % 5)
-        any_wrong, clearly_wrong = first_wrong(matrices, task), first_wrong(matrices, task, margin=1e-13)
+        any_wrong = first_wrong(matrices, task)
+        clearly_wrong = first_wrong(matrices, task, margin=1e-13)
         assert judged.passed == (any_wrong is None)
-        # Where rounding decides whether a sequence fails, as at an output of 0, a longer clear failure is shown.
+        # Where rounding decides whether a sequence fails, as at an output of 0, a longer clear
+        # failure is shown.
         assert judged.counterexample == (clearly_wrong or any_wrong)
         refuted += any_wrong is not None
     assert mutants / 10 < refuted < mutants
@@ -109,8 +136,26 @@ def test_no_mutant_passes_that_enumeration_refutes() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        *(None, 3, "eye", [], {}, {"Km": [[1]]}, [1, 2, 3], [[], [], []], [[[]], [[]], [[]]], ["a", "b", "c"]),
-        *([[["1"]]] * 3, [[[None]]] * 3, [[[1, 2], [3]]] * 3, [[[{}]]] * 3, [[[1e300]]] * 3, [[[10**400]]] * 3),
+        *(
+            None,
+            3,
+            "eye",
+            [],
+            {},
+            {"Km": [[1]]},
+            [1, 2, 3],
+            [[], [], []],
+            [[[]], [[]], [[]]],
+            ["a", "b", "c"],
+        ),
+        *(
+            [[["1"]]] * 3,
+            [[[None]]] * 3,
+            [[[1, 2], [3]]] * 3,
+            [[[{}]]] * 3,
+            [[[1e300]]] * 3,
+            [[[10**400]]] * 3,
+        ),
         [[[[1]]]] * 3,
         [np.eye(4).tolist()] * 3,
         [np.zeros((3, MOST_NUMBERS)).tolist()] * 3,

@@ -1,4 +1,6 @@
-"""A check leaves the process as it was, whatever an answer sets, and the next one is not changed by it."""
+"""A check leaves the process as it was, whatever an answer sets, and the next one is not changed by
+it.
+"""
 
 import builtins
 import contextvars
@@ -57,7 +59,9 @@ def remove_directory() -> None:
 
 def set_locale() -> None:
     try:
-        locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C")
+        locale.setlocale(
+            locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C"
+        )
     except locale.Error:
         pytest.skip("one locale only")
 
@@ -168,7 +172,10 @@ def assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
 ENDINGS = [
     *((case, "returns") for case in CHANGES),
     *((case, "raises") for case in ("device", "directory", "numpy errors", "torch function")),
-    *((case, "never ends") for case in ("device", "directory", "numpy errors", "torch function", "figures")),
+    *(
+        (case, "never ends")
+        for case in ("device", "directory", "numpy errors", "torch function", "figures")
+    ),
 ]
 
 
@@ -202,11 +209,22 @@ def test_what_an_answer_sets_does_not_stay(
     assert_same(before, state())
 
 
-STANDARDS = ["device", "dtype", "numpy errors", "autocast", "anomaly", "deterministic", "float32", "warnings"]
+STANDARDS = [
+    "device",
+    "dtype",
+    "numpy errors",
+    "autocast",
+    "anomaly",
+    "deterministic",
+    "float32",
+    "warnings",
+]
 
 
 @pytest.mark.parametrize("case", [*STANDARDS, "gradients", "subnormal", "inference"])
-def test_what_the_notebook_has_set_does_not_reach_a_check(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_notebook_has_set_does_not_reach_a_check(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with unchanged():
         CHANGES[case]()
         before = state()
@@ -227,7 +245,9 @@ def test_an_interrupted_check_leaves_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert_same(before, state())
 
 
-def test_a_setting_that_cannot_be_put_back_keeps_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_setting_that_cannot_be_put_back_keeps_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     with unchanged():

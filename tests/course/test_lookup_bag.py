@@ -1,4 +1,6 @@
-"""The lookup lesson's exercise "bag": every context has to be there, in each variant, and any data is survived."""
+"""The lookup lesson's exercise "bag": every context has to be there, in each variant, and any data
+is survived.
+"""
 
 from itertools import permutations
 from typing import Any
@@ -12,7 +14,9 @@ from glassformer.course.exercises.lookup import EXERCISES, draw_bag
 JUDGE = {exercise.name: exercise for exercise in EXERCISES}["bag"].judge
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
-    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.text(max_size=3), parts, max_size=3),
+    lambda parts: (
+        st.lists(parts, max_size=3) | st.dictionaries(st.text(max_size=3), parts, max_size=3)
+    ),
 )
 
 
@@ -38,7 +42,9 @@ def test_one_context_more_or_less_is_seen(seed: int) -> None:
     assert not JUDGE({**answer, "contexts": [foreign, *answer["contexts"][1:]]}, seed).passed
 
 
-@pytest.mark.parametrize("share", [0, 1, 1 / 2, 1 / 6, 1 - 1 / 3, 10**400, -1 / 3, True, None, "1/3", [1 / 3]])
+@pytest.mark.parametrize(
+    "share", [0, 1, 1 / 2, 1 / 6, 1 - 1 / 3, 10**400, -1 / 3, True, None, "1/3", [1 / 3]]
+)
 def test_another_share_is_refused(share: Any) -> None:
     assert not JUDGE({**right(0), "share": share}, 0).passed
 
@@ -47,8 +53,15 @@ def test_neighbours_have_other_bags() -> None:
     bags = [draw_bag(seed) for seed in range(50)]
     assert bags[0] == (["A", "B", "C"], ["1", "2", "3"])
     assert {len(keys) for keys, _ in bags} == {3, 4}
-    assert all(len(set(keys)) == len(keys) == len(set(values)) == len(values) for keys, values in bags)
-    passed = [(mine, other) for mine in range(50) for other in range(50) if JUDGE(right(mine), other).passed]
+    assert all(
+        len(set(keys)) == len(keys) == len(set(values)) == len(values) for keys, values in bags
+    )
+    passed = [
+        (mine, other)
+        for mine in range(50)
+        for other in range(50)
+        if JUDGE(right(mine), other).passed
+    ]
     assert len(passed) <= 52
 
 

@@ -15,7 +15,9 @@ TEXT = """The Quick brown fox doesn't jump over 12345 lazy dogs; it's 3/4 of the
 
 @pytest.fixture(scope="session")
 def harmony_engine() -> Tokenizer:
-    """Byte pairs over bytes with o200k's pattern and harmony's special tokens, as a released ``tokenizer.json``."""
+    """Byte pairs over bytes with o200k's pattern and harmony's special tokens, as a released
+    ``tokenizer.json``.
+    """
     engine = Tokenizer(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.Sequence(
         [

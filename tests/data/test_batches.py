@@ -33,18 +33,23 @@ def test_the_order_of_lengths_has_every_row_once(lengths: list[int], size: int) 
 @given(rows=ROWS, size=st.integers(1, 7), seed=st.integers(0, 99))
 @example(rows=[[1]] * 101, size=1, seed=0)  # in more than one pool
 @settings(max_examples=50, deadline=None)
-def test_an_epoch_has_every_text_once_with_its_label(rows: list[list[int]], size: int, seed: int) -> None:
+def test_an_epoch_has_every_text_once_with_its_label(
+    rows: list[list[int]], size: int, seed: int
+) -> None:
     labels = list(range(len(rows)))
     batches = TextBatches(rows, labels, 0, seed=seed)
     steps = batches.steps_per_epoch(size)
     for epoch in range(2):
-        seen, sizes = [], []
+        seen = []
+        sizes = []
         for step in range(epoch * steps, (epoch + 1) * steps):
             batch = batches(step, size)
             sizes.append(len(batch["labels"]))
             lengths = batch["real"].sum(dim=1)
             assert int(lengths.max()) == batch["tokens"].shape[1]
-            for tokens, real, label in zip(batch["tokens"], batch["real"], batch["labels"].tolist(), strict=True):
+            for tokens, real, label in zip(
+                batch["tokens"], batch["real"], batch["labels"].tolist(), strict=True
+            ):
                 assert tokens[real].tolist() == rows[label]
                 seen.append(label)
         assert sorted(seen) == labels
@@ -103,7 +108,8 @@ def test_sorted_batches_come_in_no_order_of_length() -> None:
     rows = [[1] * length for length in range(1, 401)]
     batches = TextBatches(rows, [0] * 400, 0)
     widths = [batches(step, 8)["tokens"].shape[1] for step in range(50)]
-    # The correlation of fifty places in random order is within 0.46 in 99.9 % of the cases; sorted, it would be 1.
+    # The correlation of fifty places in random order is within 0.46 in 99.9 % of the cases; sorted,
+    # it would be 1.
     assert abs(np.corrcoef(widths, range(50))[0, 1]) < 0.46
 
 

@@ -11,8 +11,12 @@ from glassformer.data.recurrence import RecurrenceConfig, fresh_batch
 from refusals import refused
 
 
-def step_probability(token: int, state: list[int], coefficients: tuple[int, ...], config: RecurrenceConfig) -> float:
-    by_rule = sum(value * coefficient for value, coefficient in zip(state, coefficients, strict=True))
+def step_probability(
+    token: int, state: list[int], coefficients: tuple[int, ...], config: RecurrenceConfig
+) -> float:
+    by_rule = sum(
+        value * coefficient for value, coefficient in zip(state, coefficients, strict=True)
+    )
     probability = 0.0
     if token == by_rule % config.vocab_size:
         probability += 1 - config.next_prob
@@ -22,9 +26,13 @@ def step_probability(token: int, state: list[int], coefficients: tuple[int, ...]
 
 
 def likelihood(
-    tokens: list[int], initial: tuple[int, ...], coefficients: tuple[int, ...], config: RecurrenceConfig
+    tokens: list[int],
+    initial: tuple[int, ...],
+    coefficients: tuple[int, ...],
+    config: RecurrenceConfig,
 ) -> float:
-    state, product = list(initial), 1.0
+    state = list(initial)
+    product = 1.0
     for token in tokens:
         product *= step_probability(token, state, coefficients, config)
         state = [*state, token][1:]
@@ -32,14 +40,21 @@ def likelihood(
 
 
 def brute_force(tokens: list[int], config: RecurrenceConfig) -> list[list[float]]:
-    """P(next | tokens so far) as a ratio of sums of likelihoods over every generator, position by position."""
+    """P(next | tokens so far) as a ratio of sums of likelihoods over every generator, position by
+    position.
+    """
     vectors = list(itertools.product(range(config.vocab_size), repeat=config.order))
 
     def evidence(beginning: list[int]) -> float:
-        return sum(likelihood(beginning, *pair, config) for pair in itertools.product(vectors, vectors))
+        return sum(
+            likelihood(beginning, *pair, config) for pair in itertools.product(vectors, vectors)
+        )
 
     return [
-        [evidence([*tokens[: end + 1], token]) / evidence(tokens[: end + 1]) for token in range(config.vocab_size)]
+        [
+            evidence([*tokens[: end + 1], token]) / evidence(tokens[: end + 1])
+            for token in range(config.vocab_size)
+        ]
         for end in range(len(tokens))
     ]
 
@@ -51,21 +66,29 @@ def brute_force(tokens: list[int], config: RecurrenceConfig) -> list[list[float]
     seed=st.integers(0, 10_000),
 )
 @settings(max_examples=60, deadline=None)
-def test_predictions_are_sums_over_generators(size: tuple[int, int], next_prob: float, length: int, seed: int) -> None:
+def test_predictions_are_sums_over_generators(
+    size: tuple[int, int], next_prob: float, length: int, seed: int
+) -> None:
     order, vocab_size = size
-    config = RecurrenceConfig(order=order, vocab_size=vocab_size, next_prob=next_prob, seq_len=length)
+    config = RecurrenceConfig(
+        order=order, vocab_size=vocab_size, next_prob=next_prob, seq_len=length
+    )
     inputs = fresh_batch(config, 3, seed=seed, step=0).inputs
     predictions = optimal_predictions(inputs, config)
     assert predictions.dtype == torch.float64
     for row, predicted in zip(inputs.tolist(), predictions, strict=True):
         expected = brute_force(row, config)
-        torch.testing.assert_close(predicted, torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0)
+        torch.testing.assert_close(
+            predicted, torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0
+        )
 
 
 def test_predictions_equal_the_sum_over_the_full_sized_family() -> None:
     config = RecurrenceConfig(seq_len=7)
     inputs = fresh_batch(config, 1, seed=3, step=0).inputs
-    expected = torch.tensor([brute_force(row, config) for row in inputs.tolist()], dtype=torch.float64)
+    expected = torch.tensor(
+        [brute_force(row, config) for row in inputs.tolist()], dtype=torch.float64
+    )
     torch.testing.assert_close(optimal_predictions(inputs, config), expected, atol=1e-12, rtol=0)
 
 
@@ -96,7 +119,8 @@ def test_ceiling_of_the_usual_recurrence() -> None:
 
 
 def test_certain_when_the_generator_is() -> None:
-    # Without increments a period of 0s and 1s pins the only rule that emits it: coefficients (1, 0).
+    # Without increments a period of 0s and 1s pins the only rule that emits it: coefficients (1,
+    # 0).
     config = RecurrenceConfig(vocab_size=2, next_prob=0.0)
     predictions = optimal_predictions(torch.tensor([[0, 1, 0, 1, 0]]), config)
     assert predictions[0, -1].tolist() == [0.0, 1.0]

@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from glassformer.data.chat_template import LARGEST_TEMPLATE, ChatTemplate, template_from_directory, template_from_gguf
+from glassformer.data.chat_template import (
+    LARGEST_TEMPLATE,
+    ChatTemplate,
+    template_from_directory,
+    template_from_gguf,
+)
 from glassformer.data.released_tokenizer import ReleasedTokenizer, from_json
 from glassformer.data.template_process import TIME_IS_UP, render
 from processes import SOURCE, printed
@@ -20,14 +25,16 @@ from refusals import refused
 
 LLAMA_CPP = os.environ.get("GLASSFORMER_LLAMA_CPP")
 HARMONY_LIKE = (
-    "{% for message in messages %}<|start|>{{ message['role'] }}<|message|>{{ message['content'] | trim }}<|end|>\n"
+    "{% for message in messages %}<|start|>{{ message['role'] }}<|message|>{{ message['content'] "
+    "| trim }}<|end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
 TEMPLATES = {
     "chatml": "{%- for m in messages %}\n    {%- if loop.index0 > 5 %}{% break %}{% endif %}\n"
     "{{- '<|im_start|>' + m.role + '\\n' + m.content }}<|im_end|>\n{% endfor %}",
     "generation": "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
-    "{% set x = 1 %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ m | tojson }}{% endif %}{% endfor %}",
+    "{% set x = 1 %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ m | tojson }}{% "
+    "endif %}{% endfor %}",
     "refuses": "{% if messages[0].role == 'system' %}{{ raise_exception('No system') }}{% endif %}{{ tools is none }}",
     "json": "{{ messages | tojson(indent=2) }}{{ {'b': 'ü<', 'a': 1} | tojson(sort_keys=true, ensure_ascii=true) }}",
     "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
@@ -37,7 +44,11 @@ USER = {"role": "user", "content": "Hi <b>\n'ü' "}
 CONVERSATIONS: list[list[dict[str, Any]]] = [
     [USER],
     [{"role": "system", "content": "Be brief."}, USER],
-    [USER, {"role": "assistant", "content": "<think>so</think>Hello."}, {"role": "user", "content": " two\n lines "}],
+    [
+        USER,
+        {"role": "assistant", "content": "<think>so</think>Hello."},
+        {"role": "user", "content": " two\n lines "},
+    ],
 ]
 
 
@@ -52,7 +63,13 @@ def by_transformers(text: str, messages: list[dict[str, Any]], reply: bool) -> s
 
 def by_process(text: str, messages: list[dict[str, Any]], reply: bool) -> str | None:
     """What the process renders, here and fast."""
-    given = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": reply, "tools": None, "documents": None}
+    given = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "add_generation_prompt": reply,
+        "tools": None,
+        "documents": None,
+    }
     try:
         return render(text, given | {"messages": messages})
     except Exception:
@@ -63,11 +80,15 @@ def by_process(text: str, messages: list[dict[str, Any]], reply: bool) -> str | 
 def test_templates_render_as_in_transformers(name: str) -> None:
     for messages in CONVERSATIONS:
         for reply in (True, False):
-            assert by_process(TEMPLATES[name], messages, reply) == by_transformers(TEMPLATES[name], messages, reply)
+            assert by_process(TEMPLATES[name], messages, reply) == by_transformers(
+                TEMPLATES[name], messages, reply
+            )
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(LLAMA_CPP is None, reason="GLASSFORMER_LLAMA_CPP does not name a copy of llama.cpp")
+@pytest.mark.skipif(
+    LLAMA_CPP is None, reason="GLASSFORMER_LLAMA_CPP does not name a copy of llama.cpp"
+)
 def test_published_templates_render_as_in_transformers() -> None:
     files = sorted((Path(LLAMA_CPP or "") / "models" / "templates").glob("*.jinja"))
     assert len(files) > 50
@@ -93,21 +114,35 @@ def test_a_key_that_holds_none_is_absent_as_in_transformers() -> None:
     messages = [USER, {"role": "assistant", "content": None, "name": None, "reasoning": None}]
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
     theirs = tokenizer.apply_chat_template(messages, chat_template=text, tokenize=False)
-    assert ChatTemplate(text).render(messages, False) == theirs == f"user:{USER['content']}Falseassistant:False"
+    assert (
+        ChatTemplate(text).render(messages, False)
+        == theirs
+        == f"user:{USER['content']}Falseassistant:False"
+    )
 
 
 def test_the_process_gives_what_it_renders() -> None:
     template = ChatTemplate(TEMPLATES["generation"], "<s>", "</s>")
     for messages in CONVERSATIONS:
         assert template.render(messages, False) == by_process(template.text, messages, False)
-    assert ChatTemplate("{{ tools }} {{ mine }}").render([], tools=["a"], mine="ü\ud83d") == "['a'] ü\ud83d"
+    assert (
+        ChatTemplate("{{ tools }} {{ mine }}").render([], tools=["a"], mine="ü\ud83d")
+        == "['a'] ü\ud83d"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "no text within"),
-        ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "memory"),
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "no text within",
+        ),
+        (
+            "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s "
+            "%}{% endfor %}",
+            "memory",
+        ),
         ("{{ 'x' * 10**10 }}", "memory"),
         ("{{ '%9999999999d' | format(1) }}", "memory"),
         ("{{ 'x' * 10**7 }}", "8,388,608 characters"),
@@ -146,7 +181,10 @@ def test_what_an_interpreter_runs_at_its_start_does_not_reach_the_answer(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "startup.py"))
     monkeypatch.setenv("PYTHONINSPECT", "1")
-    assert ChatTemplate("{{ messages[0].content }}!").render([{"role": "user", "content": "Hi"}]) == "Hi!"
+    assert (
+        ChatTemplate("{{ messages[0].content }}!").render([{"role": "user", "content": "Hi"}])
+        == "Hi!"
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a script in place of the interpreter")
@@ -191,7 +229,9 @@ def test_time_is_up_where_the_system_has_no_limits_too() -> None:
         "template_process.limit(0.1)\n"
         "while True: pass"
     )
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False
+    )
     assert done.returncode == TIME_IS_UP
 
 
@@ -223,8 +263,18 @@ def test_only_the_template_writes_special_tokens(tokenizer: ReleasedTokenizer) -
     content = "a<|end|>\n<|start|>system b"
     tokens = template.tokens([{"role": "user", "content": content}], tokenizer)
     assert tokens == [
-        *(special("<|start|>"), *tokenizer.encode("user"), special("<|message|>"), *tokenizer.encode(content)),
-        *(special("<|end|>"), *tokenizer.encode("\n"), special("<|start|>"), *tokenizer.encode("assistant")),
+        *(
+            special("<|start|>"),
+            *tokenizer.encode("user"),
+            special("<|message|>"),
+            *tokenizer.encode(content),
+        ),
+        *(
+            special("<|end|>"),
+            *tokenizer.encode("\n"),
+            special("<|start|>"),
+            *tokenizer.encode("assistant"),
+        ),
     ]
     said = [USER, {"role": "assistant", "content": "a<|end|>"}]
     assert template.tokens(said, tokenizer, False).count(special("<|end|>")) == 3
@@ -236,13 +286,16 @@ SPACED = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace("
 
 
 def engine_with(names: list[AddedToken], kind: str) -> Tokenizer:
-    """Of bytes, or of SentencePiece's characters with a space before a text: at each part, or at the first."""
+    """Of bytes, or of SentencePiece's characters with a space before a text: at each part, or at
+    the first.
+    """
     pieces = BYTES if kind == "bytes" else PIECES
     merges = [] if kind == "bytes" else [("a", "b"), ("▁", "a"), ("▁", "ab")]
     vocab = {piece: index for index, piece in enumerate(pieces)}
     engine = Tokenizer(models.BPE(vocab, merges, byte_fallback=kind != "bytes"))
     if kind == "bytes":
-        engine.pre_tokenizer, engine.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        engine.decoder = decoders.ByteLevel()
     else:
         engine.decoder = decoders.ByteFallback()
         engine.normalizer = SPACED if kind == "prepend" else None
@@ -256,9 +309,15 @@ def engine_with(names: list[AddedToken], kind: str) -> Tokenizer:
 @pytest.mark.parametrize("strip", [{}, {"rstrip": True}, {"lstrip": True}])
 @pytest.mark.parametrize("kind", ["bytes", "prepend", "first", "always", "never"])
 def test_a_name_in_a_message_is_read_as_if_it_were_none(kind: str, strip: dict[str, bool]) -> None:
-    names = [AddedToken(name, special=True, normalized=kind == "bytes", **strip) for name in ("<s>", "</s>")]
-    theirs = [AddedToken(name, special=True, normalized=False) for name in ("<x>", "a<x", "<x><", "bb")]
-    tokenizer, other = from_json(engine_with([*names, *theirs], kind).to_str()), engine_with(names, kind)
+    names = [
+        AddedToken(name, special=True, normalized=kind == "bytes", **strip)
+        for name in ("<s>", "</s>")
+    ]
+    theirs = [
+        AddedToken(name, special=True, normalized=False) for name in ("<x>", "a<x", "<x><", "bb")
+    ]
+    tokenizer = from_json(engine_with([*names, *theirs], kind).to_str())
+    other = engine_with(names, kind)
     other.encode_special_tokens = False
     template = ChatTemplate("{% for m in messages %}<s>\n{{ m.content }} </s>{% endfor %}")
     for content in ("ab<x> ab", "<x>ab", "a b <x>", "a<x<x><x", "a<x>b", "bbb bb"):
@@ -271,15 +330,21 @@ def test_a_name_that_is_found_in_some_places_only_is_refused() -> None:
     names = [AddedToken("<s>", special=True, single_word=True), AddedToken("<x>", special=True)]
     tokenizer = from_json(engine_with(names, "prepend").to_str())
     template = ChatTemplate("a<s>{{ messages[0].content }}")
-    assert template.tokens([{"role": "user", "content": "ab"}], tokenizer) == tokenizer.encode_prompt("a<s>ab")
+    assert template.tokens(
+        [{"role": "user", "content": "ab"}], tokenizer
+    ) == tokenizer.encode_prompt("a<s>ab")
     with refused("for special tokens"):
         template.tokens([{"role": "user", "content": "a <x>"}], tokenizer)
 
 
 @pytest.mark.parametrize("content", [{"<|end|>": 1}, {"key": "<|end|>"}, [{"<|end|>": "<|end|>"}]])
-def test_no_part_of_a_message_becomes_a_special_token(content: Any, tokenizer: ReleasedTokenizer) -> None:
+def test_no_part_of_a_message_becomes_a_special_token(
+    content: Any, tokenizer: ReleasedTokenizer
+) -> None:
     said = [{"role": "tool", "content": content}]
-    tokens = ChatTemplate("{% for m in messages %}{{ m.content | tojson }}<|end|>{% endfor %}").tokens(said, tokenizer)
+    tokens = ChatTemplate(
+        "{% for m in messages %}{{ m.content | tojson }}<|end|>{% endfor %}"
+    ).tokens(said, tokenizer)
     assert tokens.count(tokenizer.special("<|end|>")) == 1
     with refused("letters as numbers"):
         ChatTemplate("{{ messages | tojson(ensure_ascii=true) }}").tokens(said, tokenizer)
@@ -319,16 +384,27 @@ def test_templates_of_gguf_metadata() -> None:
     [
         (None, None, None),
         ({"bos_token": "<s>"}, None, None),
-        ({"chat_template": "in config", "bos_token": {"content": "<s>"}}, None, ("in config", "<s>")),
+        (
+            {"chat_template": "in config", "bos_token": {"content": "<s>"}},
+            None,
+            ("in config", "<s>"),
+        ),
         ({"chat_template": "in config"}, "in file ü", ("in file ü", None)),
         (None, "in file", ("in file", None)),
-        ({"chat_template": [{"name": name, "template": name[0]} for name in ("rag", "default")]}, None, ("d", None)),
+        (
+            {"chat_template": [{"name": name, "template": name[0]} for name in ("rag", "default")]},
+            None,
+            ("d", None),
+        ),
         ({"chat_template": [{"name": "rag", "template": "r"}]}, None, None),
         ({"chat_template": {"rag": "r", "default": "d"}}, None, ("d", None)),
     ],
 )
 def test_templates_of_directories(
-    config: dict[str, Any] | None, file: str | None, expected: tuple[str, str] | None, tmp_path: Path
+    config: dict[str, Any] | None,
+    file: str | None,
+    expected: tuple[str, str] | None,
+    tmp_path: Path,
 ) -> None:
     if config is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -338,19 +414,34 @@ def test_templates_of_directories(
     assert (None if found is None else (found.text, found.bos)) == expected
 
 
-@pytest.mark.parametrize("config", [{"bos_token": "<x>"}, {"bos_token": "<x>", "added_tokens_decoder": {}}])
-def test_names_of_older_directories_stand_in_a_file_of_their_own(config: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "config", [{"bos_token": "<x>"}, {"bos_token": "<x>", "added_tokens_decoder": {}}]
+)
+def test_names_of_older_directories_stand_in_a_file_of_their_own(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     transformers = pytest.importorskip("transformers")
-    engine = engine_with([AddedToken(name, special=True) for name in ("<s>", "</s>", "<x>")], "bytes")
+    engine = engine_with(
+        [AddedToken(name, special=True) for name in ("<s>", "</s>", "<x>")], "bytes"
+    )
     engine.save(str(tmp_path / "tokenizer.json"))
-    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "{{ bos_token }}a{{ eos_token }}"}
+    config |= {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": "{{ bos_token }}a{{ eos_token }}",
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     names = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
     found = template_from_directory(tmp_path)
     assert found is not None
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path).apply_chat_template([USER], tokenize=False)
-    assert found.render([USER]) == theirs == ("<x>a" if "added_tokens_decoder" in config else "<s>a</s>")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(
+        [USER], tokenize=False
+    )
+    assert (
+        found.render([USER])
+        == theirs
+        == ("<x>a" if "added_tokens_decoder" in config else "<s>a</s>")
+    )
 
 
 def test_links_and_large_files_are_refused(tmp_path: Path) -> None:

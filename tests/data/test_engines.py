@@ -18,18 +18,25 @@ LETTERS = "a" * 60 + "!"
 
 
 def engine_with(expression: str, kind: str = "split") -> Tokenizer:
-    """One token for each byte; the regular expression splits texts, or stands in the normalizer or the decoder."""
+    """One token for each byte; the regular expression splits texts, or stands in the normalizer or
+    the decoder.
+    """
     alphabet = ["[PAD]", "[CLS]", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     engine = Tokenizer(models.BPE({sign: index for index, sign in enumerate(alphabet)}, []))
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    engine.pre_tokenizer, engine.decoder = bytewise, decoders.ByteLevel()
+    engine.pre_tokenizer = bytewise
+    engine.decoder = decoders.ByteLevel()
     pattern = Regex(expression)
     if kind == "split":
-        engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(pattern, "isolated"), bytewise])
+        engine.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(pattern, "isolated"), bytewise]
+        )
     elif kind == "normalizer":
         engine.normalizer = normalizers.Replace(pattern, "b")
     else:
-        engine.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse(), decoders.Replace(pattern, "b")])
+        engine.decoder = decoders.Sequence(
+            [decoders.ByteLevel(), decoders.Fuse(), decoders.Replace(pattern, "b")]
+        )
     return engine
 
 
@@ -41,7 +48,11 @@ def tokenizer_with(expression: str, kind: str = "split") -> ReleasedTokenizer:
 @pytest.mark.parametrize("expression", [FOR_EVER, "(a|a)*$", r"(?:\w+\s?)*$", "(a|aa)+$"])
 def test_an_expression_that_backtracks_for_ever_is_refused(expression: str, kind: str) -> None:
     tokenizer = tokenizer_with(expression, kind)
-    for encode in (tokenizer.encode, tokenizer.encode_prompt, pickle.loads(pickle.dumps(tokenizer)).encode):
+    for encode in (
+        tokenizer.encode,
+        tokenizer.encode_prompt,
+        pickle.loads(pickle.dumps(tokenizer)).encode,
+    ):
         with refused("fails when it splits"):
             encode(LETTERS)
     if kind == "split":
@@ -64,7 +75,9 @@ def test_a_classifier_s_tokenizer_refuses_too() -> None:
 
 
 def test_many_matches_that_each_end_take_no_endless_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A match of 20 letters takes a million steps: below the library's limit, which is for a single match."""
+    """A match of 20 letters takes a million steps: below the library's limit, which is for a single
+    match.
+    """
     monkeypatch.setattr(engines, "SECONDS", 0.1)
     with refused("for the first"):
         tokenizer_with(FOR_EVER).encode(("a" * 20 + "!") * 10_000)
@@ -74,9 +87,13 @@ def test_many_matches_that_each_end_take_no_endless_time(monkeypatch: pytest.Mon
 def test_expressions_of_published_models_are_not_watched() -> None:
     for patterns in gguf_tokenizer._SPLITS.values():
         for pattern in patterns:
-            assert not may_backtrack({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}}}), pattern
+            assert not may_backtrack(
+                {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}}}
+            ), pattern
     for pattern in (r"a*a*a*b", r"(?:a|b){2,}", r"\w+(?=(\d{3})+)"):
-        assert may_backtrack({"normalizer": {"type": "Replace", "pattern": {"Regex": pattern}}}), pattern
+        assert may_backtrack({"normalizer": {"type": "Replace", "pattern": {"Regex": pattern}}}), (
+            pattern
+        )
     assert not may_backtrack({"pre_tokenizer": None})
 
 

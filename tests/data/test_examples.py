@@ -6,13 +6,33 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from glassformer.data.examples import Example, SentimentData, fingerprint, leaked, normalized, split_by_text
+from glassformer.data.examples import (
+    Example,
+    SentimentData,
+    fingerprint,
+    leaked,
+    normalized,
+    split_by_text,
+)
 from glassformer.data.sentiment import leaky_examples, reviews
 from glassformer.errors import InputError
 from refusals import refused
 
 TEXTS = st.sampled_from(
-    ["Good.", "good", "GOOD!", "bad", "Bad :(", "so-so", "so so", "meh", "it's", "it 's", "wow", "ok"]
+    [
+        "Good.",
+        "good",
+        "GOOD!",
+        "bad",
+        "Bad :(",
+        "so-so",
+        "so so",
+        "meh",
+        "it's",
+        "it 's",
+        "wow",
+        "ok",
+    ]
 )
 EXAMPLES = st.lists(st.builds(Example, TEXTS, st.integers(0, 1)), min_size=30, max_size=80)
 
@@ -36,7 +56,9 @@ def test_texts_that_differ_in_form_only_are_equal(one: str, other: str, equal: b
 
 @given(examples=EXAMPLES, seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
-def test_a_split_has_every_example_once_and_no_text_twice(examples: list[Example], seed: int) -> None:
+def test_a_split_has_every_example_once_and_no_text_twice(
+    examples: list[Example], seed: int
+) -> None:
     try:
         parts = split_by_text(examples, (0.6, 0.4), seed)
     except InputError:
@@ -91,7 +113,9 @@ def test_impossible_splits_are_refused() -> None:
 
 
 def test_data_without_a_part_or_a_class_is_refused() -> None:
-    good, bad, third = (Example(text, label) for text, label in (("good", 1), ("bad", 0), ("meh", 2)))
+    good, bad, third = (
+        Example(text, label) for text, label in (("good", 1), ("bad", 0), ("meh", 2))
+    )
     data = SentimentData((good, bad), (good,), (bad,))
     assert data.classes == ("negative", "positive")
     with refused("no test examples"):
@@ -102,7 +126,8 @@ def test_data_without_a_part_or_a_class_is_refused() -> None:
 
 
 def test_a_fingerprint_tells_every_change_and_nothing_else() -> None:
-    good, bad = Example("good", 1), Example("bad \ud800", 0)
+    good = Example("good", 1)
+    bad = Example("bad \ud800", 0)
     data = SentimentData((good, bad), (good,), (bad,))
     same = SentimentData((Example("good", 1), bad), (good,), (bad,), ("negative", "positive"))
     assert fingerprint(data) == fingerprint(same)

@@ -1,4 +1,6 @@
-"""Tokenizers of GGUF files: small ones made here, and llama.cpp's vocabularies beside llama.cpp's own tokens."""
+"""Tokenizers of GGUF files: small ones made here, and llama.cpp's vocabularies beside llama.cpp's
+own tokens.
+"""
 
 import importlib.util
 import json
@@ -21,16 +23,35 @@ from refusals import refused
 LLAMA_CPP = os.environ.get("GLASSFORMER_LLAMA_CPP")
 TOKENIZE = os.environ.get("GLASSFORMER_LLAMA_TOKENIZE")
 VOCABULARIES = (
-    *("gpt-2", "llama-bpe", "llama-spm", "qwen2", "phi-3", "qwen35", "starcoder", "refact", "falcon", "mpt"),
+    *(
+        "gpt-2",
+        "llama-bpe",
+        "llama-spm",
+        "qwen2",
+        "phi-3",
+        "qwen35",
+        "starcoder",
+        "refact",
+        "falcon",
+        "mpt",
+    ),
     *("command-r", "deepseek-coder"),
 )
-ORDINARY, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
+ORDINARY = 1
+CONTROL = 3
+USER_DEFINED = 4
+BYTE = 6
 
 
 def bytewise(pre: str = "gpt-2", **other: Any) -> dict[str, Any]:
     """All bytes, the merges to "the" and " the", an end, a marked name and a run of spaces."""
     merges = ["t h", "th e", "Ġ the"]
-    added = {"<|im_end|>": CONTROL, "<|start|>": USER_DEFINED, "    ": USER_DEFINED, "÷÷": USER_DEFINED}
+    added = {
+        "<|im_end|>": CONTROL,
+        "<|start|>": USER_DEFINED,
+        "    ": USER_DEFINED,
+        "÷÷": USER_DEFINED,
+    }
     tokens = [*byte_alphabet(), *(merge.replace(" ", "") for merge in merges), *added]
     return {
         "tokenizer.ggml.model": "gpt2",
@@ -77,7 +98,9 @@ def split(tokenizer: ReleasedTokenizer, text: str, prompt: bool = False) -> list
         (scored(), "ab  </s>é", [" ab", "  ", " ", *"</s>", "", "é"]),
     ],
 )
-def test_a_text_becomes_the_tokens_of_the_file(metadata: dict[str, Any], text: str, expected: list[str]) -> None:
+def test_a_text_becomes_the_tokens_of_the_file(
+    metadata: dict[str, Any], text: str, expected: list[str]
+) -> None:
     assert split(tokenizer_from_gguf(metadata), text) == expected
 
 
@@ -93,7 +116,9 @@ def test_a_text_becomes_the_tokens_of_the_file(metadata: dict[str, Any], text: s
         (scored("phi3"), "<|user|>\nab", ["<s>", "<|user|>", " ab"]),
     ],
 )
-def test_a_prompt_has_specials_and_one_beginning(metadata: dict[str, Any], text: str, expected: list[str]) -> None:
+def test_a_prompt_has_specials_and_one_beginning(
+    metadata: dict[str, Any], text: str, expected: list[str]
+) -> None:
     assert split(tokenizer_from_gguf(metadata), text, prompt=True) == expected
 
 
@@ -171,7 +196,10 @@ def test_faulty_metadata_is_refused(metadata: dict[str, Any], message: str) -> N
     [
         (["a" * count for count in range(1, 2001)], "2,000 characters"),
         ([f"{index:06d}" + "a" * 250 for index in range(20_000)], "tokens of 5,"),
-        ([a + "a" * count for count in range(256) for a in map(chr, range(0x4E00, 0x4E40))], "ways to merge"),
+        (
+            [a + "a" * count for count in range(256) for a in map(chr, range(0x4E00, 0x4E40))],
+            "ways to merge",
+        ),
     ],
 )
 def test_pieces_with_too_many_cuts_are_refused_in_time(pieces: list[str], message: str) -> None:
@@ -180,14 +208,20 @@ def test_pieces_with_too_many_cuts_are_refused_in_time(pieces: list[str], messag
         tokens += ["a" * count for count in range(1, 256)]
     budget = Budget(10)
     with refused(message):
-        tokenizer_from_gguf(scored(tokens=tokens, scores=[0.0] * len(tokens), token_type=[1] * len(tokens)))
+        tokenizer_from_gguf(
+            scored(tokens=tokens, scores=[0.0] * len(tokens), token_type=[1] * len(tokens))
+        )
     assert not budget.is_over()
 
 
 def stored_metadata(path: Path) -> dict[str, Any]:
     gguf = pytest.importorskip("gguf")
     fields = gguf.GGUFReader(path).fields
-    return {name: field.contents() for name, field in fields.items() if name.startswith(("tokenizer", "general"))}
+    return {
+        name: field.contents()
+        for name, field in fields.items()
+        if name.startswith(("tokenizer", "general"))
+    }
 
 
 def vocabulary(name: str) -> Path:
@@ -203,7 +237,9 @@ def test_texts_of_llama_cpp_give_its_tokens(name: str) -> None:
     tokenizer = tokenizer_from_gguf(stored_metadata(path))
     with Path(f"{path}.inp").open(encoding="utf-8", newline="") as file:
         texts = file.read().split("\n__ggml_vocab_test__\n")
-    expected = [list(map(int, line.split())) for line in Path(f"{path}.out").read_text().splitlines()]
+    expected = [
+        list(map(int, line.split())) for line in Path(f"{path}.out").read_text().splitlines()
+    ]
     assert len(expected) >= 46
     for text, tokens in zip(texts, expected, strict=False):
         assert tokenizer.encode(text) == tokens, text
@@ -214,15 +250,38 @@ hello The don't I'LL Bären e\u0301 中文 日本語 한국어 العربية �
 0 7 123 3.14 1/2 ½ ² Ⅷ १२३ 1e-5 __init__ {}[](); -> != # $ % “ ” ’ … ſ İ ß \\ \\' ` <b> </b> http://x.y/z?q=1&r=2
 CamelCase 's 'S " aaaaaaaaa ▁ =======
 """
-SPACED = (" the", "def f(x):\n    return x", "/* c */", " ", "  ", "   ", "\t", "\t\t", "\n", "\n\n", "\r\n", " \n")
+SPACED = (
+    " the",
+    "def f(x):\n    return x",
+    "/* c */",
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\t\t",
+    "\n",
+    "\n\n",
+    "\r\n",
+    " \n",
+)
 PARTS = (*WORDS.split(), *SPACED, "\xa0", "\u3000", "\u2028", "\x85")
 
 
 def random_texts(count: int, seed: int) -> list[str]:
     chosen = random.Random(seed)
-    ranges = ((0x80, 0x24F), (0x370, 0x6FF), (0x900, 0xFFF), (0x2000, 0x2FFF), (0x3040, 0x9FFF), (0x1F300, 0x1FAFF))
+    ranges = (
+        (0x80, 0x24F),
+        (0x370, 0x6FF),
+        (0x900, 0xFFF),
+        (0x2000, 0x2FFF),
+        (0x3040, 0x9FFF),
+        (0x1F300, 0x1FAFF),
+    )
     others = [chr(chosen.randint(*chosen.choice(ranges))) for _ in range(200)]
-    return ["".join(chosen.choices((*PARTS, *PARTS, *others), k=chosen.randint(1, 14))) for _ in range(count)]
+    return [
+        "".join(chosen.choices((*PARTS, *PARTS, *others), k=chosen.randint(1, 14)))
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.slow
@@ -238,7 +297,9 @@ def random_texts(count: int, seed: int) -> list[str]:
         ("deepseek-coder", "<｜end▁of▁sentence｜>"),
     ],
 )
-def test_random_texts_give_the_tokens_of_llama_tokenize(name: str, separator: str, tmp_path: Path) -> None:
+def test_random_texts_give_the_tokens_of_llama_tokenize(
+    name: str, separator: str, tmp_path: Path
+) -> None:
     if TOKENIZE is None:
         pytest.skip("GLASSFORMER_LLAMA_TOKENIZE does not name llama.cpp's llama-tokenize")
     if name == "gemma-3":
@@ -255,10 +316,23 @@ def test_random_texts_give_the_tokens_of_llama_tokenize(name: str, separator: st
     tokenizer = tokenizer_from_gguf(stored_metadata(path))
     texts = random_texts(2000, seed=1)
     (tmp_path / "texts").write_bytes(separator.join(texts).encode())
-    # llama-tokenize reads the model anew each time: one call, with a special token between the texts.
-    command = [TOKENIZE, "-m", str(path), "-f", str(tmp_path / "texts"), "--ids", "--no-bos", "--no-escape"]
+    # llama-tokenize reads the model anew each time: one call, with a special token between the
+    # texts.
+    command = [
+        TOKENIZE,
+        "-m",
+        str(path),
+        "-f",
+        str(tmp_path / "texts"),
+        "--ids",
+        "--no-bos",
+        "--no-escape",
+    ]
     output = subprocess.run(command, capture_output=True, check=True).stdout.decode().splitlines()
-    tokens = [int(token) for token in next(line for line in output if line.startswith("["))[1:-1].split(",")]
+    tokens = [
+        int(token)
+        for token in next(line for line in output if line.startswith("["))[1:-1].split(",")
+    ]
     assert tokenizer.encode_prompt(separator.join(texts))[len(tokenizer.begin) :] == tokens
     expected: list[list[int]] = [[]]
     for token in tokens:
@@ -281,7 +355,9 @@ def test_the_json_of_a_tokenizer_has_the_token_before_a_text(name: str) -> None:
     assert engine.decode(first.encode("ab")) == "ab"
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "qwen2", "llama3", "gpt-4o", "tekken", "deepseek-v3", "falcon"])
+@pytest.mark.parametrize(
+    "pre", ["gpt-2", "smollm", "qwen2", "llama3", "gpt-4o", "tekken", "deepseek-v3", "falcon"]
+)
 @pytest.mark.parametrize("begins", [False, True])
 def test_a_tokenizer_is_written_as_it_was_read(pre: str, begins: bool) -> None:
     bos = {"add_bos_token": begins, **({"bos_token_id": 259} if begins else {})}
@@ -290,7 +366,12 @@ def test_a_tokenizer_is_written_as_it_was_read(pre: str, begins: bool) -> None:
     given = from_json(first.json())
     written = gguf_vocabulary(given, 300, (256 + 3,))
     again = tokenizer_from_gguf(written)
-    for text in ("the the  I'LL 12345 a\r\n\n  b\t!?", "<|im_end|> <|start|> ÷÷ 上海 é", "    the  ", "e\u0301 Ⅷ ½"):
+    for text in (
+        "the the  I'LL 12345 a\r\n\n  b\t!?",
+        "<|im_end|> <|start|> ÷÷ 上海 é",
+        "    the  ",
+        "e\u0301 Ⅷ ½",
+    ):
         assert again.encode(text) == first.encode(text)
         assert again.encode_prompt(text) == first.encode_prompt(text)
     assert (again.begin, again.ends, again.specials) == (first.begin, first.ends, first.specials)
@@ -319,14 +400,25 @@ def as_json(change: Callable[[dict[str, Any]], None]) -> ReleasedTokenizer:
     ("change", "fault"),
     [
         (lambda c: c.update(normalizer={"type": "Lowercase"}), "normalizer"),
-        (lambda c: c["pre_tokenizer"]["pretokenizers"][0]["pattern"].update(Regex=r"\\d"), "tokenizer.ggml.pre"),
-        (lambda c: c["pre_tokenizer"]["pretokenizers"][0].update(behavior="Removed"), "tokenizer.ggml.pre"),
-        (lambda c: c["pre_tokenizer"]["pretokenizers"][-1].update(add_prefix_space=True), "tokenizer.ggml.pre"),
+        (
+            lambda c: c["pre_tokenizer"]["pretokenizers"][0]["pattern"].update(Regex=r"\\d"),
+            "tokenizer.ggml.pre",
+        ),
+        (
+            lambda c: c["pre_tokenizer"]["pretokenizers"][0].update(behavior="Removed"),
+            "tokenizer.ggml.pre",
+        ),
+        (
+            lambda c: c["pre_tokenizer"]["pretokenizers"][-1].update(add_prefix_space=True),
+            "tokenizer.ggml.pre",
+        ),
         (lambda c: c["model"].update(ignore_merges=True), "tokenizer.ggml.pre"),
         (lambda c: c["added_tokens"][0].update(lstrip=True), "white space"),
     ],
 )
-def test_what_gguf_has_no_key_for_is_refused(change: Callable[[dict[str, Any]], None], fault: str) -> None:
+def test_what_gguf_has_no_key_for_is_refused(
+    change: Callable[[dict[str, Any]], None], fault: str
+) -> None:
     with refused(fault):
         gguf_vocabulary(as_json(change), 300)
 

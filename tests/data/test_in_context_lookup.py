@@ -24,7 +24,8 @@ def require_sound(facts: Facts, config: LookupConfig, split: str, least: int, mo
     for row in range(len(facts)):
         real = facts.real[row].tolist()
         assert real == sorted(real, reverse=True)
-        keys, values = facts.keys[row].tolist(), facts.values[row].tolist()
+        keys = facts.keys[row].tolist()
+        values = facts.values[row].tolist()
         assert all(keys[i] == values[i] == PAD for i in range(len(real)) if not real[i])
         pairs = [(keys[i], values[i]) for i in range(len(real)) if real[i]]
         named = dict(pairs)
@@ -36,7 +37,9 @@ def require_sound(facts: Facts, config: LookupConfig, split: str, least: int, mo
         for key, value in named.items():
             held_out = (value - config.first_value - (key - 1)) % config.num_values in offsets
             assert held_out == {"train": False, "unseen": True, "all": held_out}[split]
-        query, answer, place = int(facts.query[row]), int(facts.answer[row]), int(facts.place[row])
+        query = int(facts.query[row])
+        answer = int(facts.answer[row])
+        place = int(facts.place[row])
         assert answer == named.get(query, config.none)
         assert place == (keys.index(query) if query in named else -1)
         assert query in named or config.missing > 0
@@ -109,26 +112,30 @@ def test_keys_that_share_their_only_value_do_not_hang() -> None:
 def test_a_bag_holds_the_tokens_and_hides_the_pairing() -> None:
     config = LookupConfig(max_facts=4, min_facts=2)
     facts = sample(config, 300, 0)
-    bag, pairs = encode(facts, "bag", seed=2), encode(facts, "positions")
+    bag = encode(facts, "bag", seed=2)
+    pairs = encode(facts, "positions")
     assert torch.equal(bag.real, pairs.real)
     assert torch.equal(bag.tokens.sort(1).values, pairs.tokens.sort(1).values)
     assert not (bag.tokens[~bag.real] != PAD).any()
     other = encode(facts, "bag", seed=3)
     assert not torch.equal(bag.tokens, other.tokens)
-    # Behind a key comes its own value as often as by chance: among 2n - 1 tokens, n from 2 to 4 (0.22 on average).
+    # Behind a key comes its own value as often as by chance: among 2n - 1 tokens, n from 2 to 4
+    # (0.22 on average).
     hits = tokens = 0
     for row in range(len(facts)):
         own = dict(contents(facts, row).keys())
         line = bag.tokens[row][bag.real[row]].tolist()
         for first, second in itertools.pairwise(line):
             if first in own:
-                hits, tokens = hits + (own[first] == second), tokens + 1
+                hits = hits + (own[first] == second)
+                tokens = tokens + 1
     assert 0.1 < hits / tokens < 0.35
 
 
 def test_positions_and_slots_keep_pairs_together() -> None:
     facts = sample(LookupConfig(), 20, 0)
-    line, slots = encode(facts, "positions"), encode(facts, "slots")
+    line = encode(facts, "positions")
+    slots = encode(facts, "slots")
     assert slots.tokens.shape == (20, 8, 2)
     assert torch.equal(slots.real, facts.real)
     assert torch.equal(line.tokens.view(20, 8, 2), slots.tokens)
@@ -184,7 +191,10 @@ def test_bad_input_is_refused() -> None:
         (lambda: sample(config, 1, 0, split="unseen"), r"'unseen' with held_out = 0\.0"),
         (lambda: sample(config, 1, 0, split="test"), "split = 'test'"),  # type: ignore[arg-type]
         (lambda: sample(config, 1, 0, num_facts=17), "17 facts with num_keys = 16"),
-        (lambda: sample(few, 2, 0, split="unseen", num_facts=128), "128 facts .* for split = 'unseen', drawn 20 times"),
+        (
+            lambda: sample(few, 2, 0, split="unseen", num_facts=128),
+            "128 facts .* for split = 'unseen', drawn 20 times",
+        ),
         (lambda: encode(facts, "set"), "encoding = 'set'"),  # type: ignore[arg-type]
     ]:
         with refused(got):
@@ -202,4 +212,7 @@ def test_bad_input_is_refused() -> None:
     ],
 )
 def test_the_most_facts_of_a_context(changes: dict[str, Any], most: int) -> None:
-    assert LookupConfig(**{"num_keys": 20, "num_values": 16, "max_facts": 2, **changes}).most_facts == most
+    assert (
+        LookupConfig(**{"num_keys": 20, "num_values": 16, "max_facts": 2, **changes}).most_facts
+        == most
+    )

@@ -40,12 +40,14 @@ def test_an_example_reads_as_the_course_writes_it() -> None:
 def test_all_contexts_are_each_arrangement_of_each_facts_tokens() -> None:
     contexts = [example.context for example in all_contexts()]
     assert len(contexts) == len(set(contexts)) == 3 * 24
-    # Red and its blue, Alice and her green, the chair and its red: three sets of tokens, 4! orders of each.
+    # Red and its blue, Alice and her green, the chair and its red: three sets of tokens, 4! orders
+    # of each.
     sets = Counter(frozenset(words(context)) for context in contexts)
     frame = {"NAME", "COLOR", "ITEM"}
-    assert sets == {frozenset(frame | {"RED", "BLUE"}): 24, frozenset(frame | {"ALICE", "GREEN"}): 24} | {
-        frozenset(frame | {"CHAIR", "RED"}): 24
-    }
+    assert sets == {
+        frozenset(frame | {"RED", "BLUE"}): 24,
+        frozenset(frame | {"ALICE", "GREEN"}): 24,
+    } | {frozenset(frame | {"CHAIR", "RED"}): 24}
     assert all(words(context)[0] == "NAME" for context in contexts)
 
 

@@ -9,12 +9,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data.in_context_lookup import LookupConfig, bag_ceiling, encode, expected_largest, sample
+from glassformer.data.in_context_lookup import (
+    LookupConfig,
+    bag_ceiling,
+    encode,
+    expected_largest,
+    sample,
+)
 from refusals import refused
 
 
 def bayes_accuracy(config: LookupConfig, num_facts: int) -> Fraction:
-    """The accuracy of the best answer to every (bag, asked key), by listing all contexts and questions."""
+    """The accuracy of the best answer to every (bag, asked key), by listing all contexts and
+    questions.
+    """
     evidence: dict[object, Counter[int | str]] = defaultdict(Counter)
     for keys in itertools.permutations(range(config.num_keys), num_facts):
         for values in itertools.product(range(config.num_values), repeat=num_facts):
@@ -34,11 +42,20 @@ def bayes_accuracy(config: LookupConfig, num_facts: int) -> Fraction:
 @pytest.mark.parametrize("distinct", [True, False])
 @pytest.mark.parametrize("num_facts", [1, 2, 3])
 @pytest.mark.parametrize("missing", [0.0, 0.25])
-def test_the_ceiling_is_the_best_answer_to_every_bag(distinct: bool, num_facts: int, missing: float) -> None:
+def test_the_ceiling_is_the_best_answer_to_every_bag(
+    distinct: bool, num_facts: int, missing: float
+) -> None:
     config = LookupConfig(
-        num_keys=4, num_values=4, max_facts=num_facts, missing=missing, distinct_values=distinct, held_out=0.0
+        num_keys=4,
+        num_values=4,
+        max_facts=num_facts,
+        missing=missing,
+        distinct_values=distinct,
+        held_out=0.0,
     )
-    assert bag_ceiling(config, num_facts) == pytest.approx(float(bayes_accuracy(config, num_facts)), abs=1e-12)
+    assert bag_ceiling(config, num_facts) == pytest.approx(
+        float(bayes_accuracy(config, num_facts)), abs=1e-12
+    )
 
 
 def test_different_values_allow_one_guess_among_all() -> None:
@@ -71,8 +88,12 @@ def test_the_fullest_cell_of_many_by_throwing(throws: int, cells: int) -> None:
 
 
 @pytest.mark.parametrize("distinct", [True, False])
-def test_the_most_frequent_value_of_the_bag_is_right_as_often_as_the_ceiling_says(distinct: bool) -> None:
-    config = LookupConfig(num_keys=64, num_values=24, missing=0.2, distinct_values=distinct, held_out=0.0)
+def test_the_most_frequent_value_of_the_bag_is_right_as_often_as_the_ceiling_says(
+    distinct: bool,
+) -> None:
+    config = LookupConfig(
+        num_keys=64, num_values=24, missing=0.2, distinct_values=distinct, held_out=0.0
+    )
     facts = sample(config, 20_000, 5, split="all", num_facts=8)
     tokens, _ = encode(facts, "bag", seed=1)
     is_value = (tokens >= config.first_value) & (tokens < config.none)
@@ -81,7 +102,9 @@ def test_the_most_frequent_value_of_the_bag_is_right_as_often_as_the_ceiling_say
     asked_is_there = (tokens == facts.query[:, None]).any(1)
     best = torch.where(asked_is_there, counts.argmax(1), config.none)
     # Five standard errors of 20,000 hits or misses.
-    assert float((best == facts.answer).double().mean()) == pytest.approx(bag_ceiling(config, 8), abs=5 * 0.0035)
+    assert float((best == facts.answer).double().mean()) == pytest.approx(
+        bag_ceiling(config, 8), abs=5 * 0.0035
+    )
 
 
 def test_bad_input_is_refused() -> None:
@@ -89,7 +112,10 @@ def test_bad_input_is_refused() -> None:
     for call, got in [
         (lambda: bag_ceiling(config, 0), "num_facts = 0"),
         (lambda: bag_ceiling(config, 9), "9 distinct values"),
-        (lambda: bag_ceiling(LookupConfig(distinct_values=False), 257), "257 facts with num_keys = 256"),
+        (
+            lambda: bag_ceiling(LookupConfig(distinct_values=False), 257),
+            "257 facts with num_keys = 256",
+        ),
         (lambda: expected_largest(1, 0), "cells = 0"),
         (lambda: expected_largest(1501, 4), "throws = 1501"),
     ]:

@@ -13,7 +13,9 @@ def test_streams_of_a_seed_differ_and_repeat() -> None:
     assert drawn == [generator(*stream).integers(2**60) for stream in streams]
 
 
-@pytest.mark.parametrize(("stream", "got"), [((-1,), "seed = -1"), ((0, -2), "step = -2"), ((0.5,), "seed = 0.5")])
+@pytest.mark.parametrize(
+    ("stream", "got"), [((-1,), "seed = -1"), ((0, -2), "step = -2"), ((0.5,), "seed = 0.5")]
+)
 def test_numbers_that_are_refused(stream: Any, got: str) -> None:
     with refused(got):
         generator(*stream)

@@ -22,14 +22,21 @@ Tokens = tuple[int, ...]
 TINY = RecurrenceConfig(order=2, vocab_size=3, next_prob=0.3, seq_len=2)
 
 
-def emit(initial: Sequence[int], coefficients: Sequence[int], vocab_size: int, increments: Sequence[bool]) -> Tokens:
-    """One sequence, one token at a time, with the random choices given: the definition in plain Python."""
-    state, tokens = list(initial), []
+def emit(
+    initial: Sequence[int], coefficients: Sequence[int], vocab_size: int, increments: Sequence[bool]
+) -> Tokens:
+    """One sequence, one token at a time, with the random choices given: the definition in plain
+    Python.
+    """
+    state = list(initial)
+    tokens = []
     for increment in increments:
         if increment:
             new = state[-1] + 1
         else:
-            new = sum(value * coefficient for value, coefficient in zip(state, coefficients, strict=True))
+            new = sum(
+                value * coefficient for value, coefficient in zip(state, coefficients, strict=True)
+            )
         new %= vocab_size
         state = [*state, new][1:]
         tokens.append(new)
@@ -37,18 +44,24 @@ def emit(initial: Sequence[int], coefficients: Sequence[int], vocab_size: int, i
 
 
 def all_generators(config: RecurrenceConfig) -> Generators:
-    values = torch.tensor(list(itertools.product(range(config.vocab_size), repeat=2 * config.order)))
+    values = torch.tensor(
+        list(itertools.product(range(config.vocab_size), repeat=2 * config.order))
+    )
     return Generators(initial=values[:, : config.order], coefficients=values[:, config.order :])
 
 
 def exact_distribution(config: RecurrenceConfig) -> dict[Tokens, float]:
-    """Probability of every sequence, by enumerating every generator and every pattern of increments."""
+    """Probability of every sequence, by enumerating every generator and every pattern of
+    increments.
+    """
     length = config.seq_len + 1
     vectors = list(itertools.product(range(config.vocab_size), repeat=config.order))
     distribution = dict.fromkeys(itertools.product(range(config.vocab_size), repeat=length), 0.0)
     for initial, coefficients in itertools.product(vectors, vectors):
         for pattern in itertools.product([True, False], repeat=length):
-            probability = np.prod([config.next_prob if step else 1 - config.next_prob for step in pattern])
+            probability = np.prod(
+                [config.next_prob if step else 1 - config.next_prob for step in pattern]
+            )
             tokens = emit(initial, coefficients, config.vocab_size, pattern)
             distribution[tokens] += float(probability) / config.num_generators
     return distribution
@@ -59,14 +72,25 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-@given(order=st.integers(1, 3), vocab_size=st.integers(1, 9), increment=st.booleans(), seed=st.integers(0, 10_000))
+@given(
+    order=st.integers(1, 3),
+    vocab_size=st.integers(1, 9),
+    increment=st.booleans(),
+    seed=st.integers(0, 10_000),
+)
 @settings(max_examples=40, deadline=None)
-def test_without_chance_sequences_are_the_definitions(order: int, vocab_size: int, increment: bool, seed: int) -> None:
-    config = RecurrenceConfig(order=order, vocab_size=vocab_size, next_prob=float(increment), seq_len=9)
+def test_without_chance_sequences_are_the_definitions(
+    order: int, vocab_size: int, increment: bool, seed: int
+) -> None:
+    config = RecurrenceConfig(
+        order=order, vocab_size=vocab_size, next_prob=float(increment), seq_len=9
+    )
     rng = np.random.default_rng(seed)
     generators = sample_generators(config, 20, rng)
     tokens = sample_sequences(config, generators, rng)
-    for row, initial, coefficients in zip(tokens, generators.initial, generators.coefficients, strict=True):
+    for row, initial, coefficients in zip(
+        tokens, generators.initial, generators.coefficients, strict=True
+    ):
         expected = emit(initial.tolist(), coefficients.tolist(), vocab_size, [increment] * 10)
         assert tuple(row.tolist()) == expected
 
@@ -100,7 +124,9 @@ def test_generators_are_uniform_over_those_not_excluded() -> None:
 def test_any_exclusion_leaves_exactly_the_others(left: set[int], seed: int) -> None:
     everything = all_generators(TINY)
     out = torch.tensor([number not in left for number in range(81)])
-    excluded = Generators(initial=everything.initial[out], coefficients=everything.coefficients[out])
+    excluded = Generators(
+        initial=everything.initial[out], coefficients=everything.coefficients[out]
+    )
     drawn = sample_generators(TINY, 50 * len(left), np.random.default_rng(seed), excluded)
     assert set(drawn.numbers(TINY).tolist()) <= left
     if len(left) <= 2:
@@ -122,12 +148,15 @@ def test_split_shares_no_generator_and_has_the_shapes_asked_for() -> None:
     assert split.train.tokens.unique().tolist() == list(range(7))
     held_out = split.test.generators.numbers(config)
     assert not torch.isin(split.train.generators.numbers(config), held_out).any()
-    # 2401 * (1 - (1 - 1/2401) ** 1000) = 817.9 different ones are expected among 1000 draws, give or take 11.
+    # 2401 * (1 - (1 - 1/2401) ** 1000) = 817.9 different ones are expected among 1000 draws, give
+    # or take 11.
     assert 770 < len(held_out.unique()) < 865
 
 
 def test_split_depends_on_the_seed_alone() -> None:
-    first, again, other = (make_split(TINY, num_train=50, num_test=20, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        make_split(TINY, num_train=50, num_test=20, seed=seed) for seed in (1, 1, 2)
+    )
     assert torch.equal(first.train.tokens, again.train.tokens)
     assert torch.equal(first.test.tokens, again.test.tokens)
     assert not torch.equal(first.train.tokens, other.train.tokens)
@@ -137,7 +166,9 @@ def test_fresh_batches_depend_on_seed_and_step_alone() -> None:
     config = RecurrenceConfig()
     in_order = [fresh_batch(config, 16, seed=7, step=step).tokens for step in range(4)]
     assert torch.equal(fresh_batch(config, 16, seed=7, step=3).tokens, in_order[3])
-    for one, other in itertools.combinations([*in_order, fresh_batch(config, 16, seed=8, step=0).tokens], 2):
+    for one, other in itertools.combinations(
+        [*in_order, fresh_batch(config, 16, seed=8, step=0).tokens], 2
+    ):
         assert not torch.equal(one, other)
 
 
@@ -149,7 +180,8 @@ def test_fresh_batches_leave_out_excluded_generators() -> None:
 
 
 def test_obeys_recurrence_judges_each_step_by_hand() -> None:
-    # Rule with coefficients (2, 1) modulo 5: 2 * 1 + 3 = 0, then 2 * 3 + 0 = 1, then 2 * 0 + 1 = 1, then 2 * 1 + 1 = 3.
+    # Rule with coefficients (2, 1) modulo 5: 2 * 1 + 3 = 0, then 2 * 3 + 0 = 1, then 2 * 0 + 1 = 1,
+    # then 2 * 1 + 1 = 3.
     tokens = torch.tensor([[1, 3, 0, 1, 2, 4]])
     kinds = obeys_recurrence(tokens, torch.tensor([[2, 1]]), 5)
     assert kinds.rule.tolist() == [[True, True, False, True]]

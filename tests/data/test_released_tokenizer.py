@@ -13,7 +13,16 @@ import huggingface_hub
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from glassformer.checkpoints import store
 from glassformer.checkpoints.gguf_writing import write_gguf
@@ -28,7 +37,9 @@ from small_models import decoder
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60))
-def test_tokens_are_the_engines_and_decode(text: str, tokenizer: ReleasedTokenizer, harmony_engine: Tokenizer) -> None:
+def test_tokens_are_the_engines_and_decode(
+    text: str, tokenizer: ReleasedTokenizer, harmony_engine: Tokenizer
+) -> None:
     tokens = tokenizer.encode(text)
     if not any(name in text for name in HARMONY_SPECIALS):
         assert tokens == harmony_engine.encode(text, add_special_tokens=False).ids
@@ -40,7 +51,9 @@ def test_bytes_are_spelt_as_the_library_spells_them() -> None:
     alphabet = module.byte_alphabet()
     assert sorted(alphabet.values()) == [bytes([byte]) for byte in range(256)]
     text = bytes(range(128)).decode() + "éß你"
-    spelt = module.tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
+    spelt = module.tokenizers.pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=False
+    ).pre_tokenize_str(text)
     assert b"".join(alphabet[sign] for piece, _ in spelt for sign in piece) == text.encode()
 
 
@@ -50,7 +63,9 @@ def test_nobody_writes_a_special_token(marked: bool, harmony_engine: Tokenizer) 
     for each in content["added_tokens"]:
         each["special"] = marked
     tokenizer = from_json(json.dumps(content))
-    assert dict(tokenizer.specials) == {name: harmony_engine.token_to_id(name) for name in HARMONY_SPECIALS}
+    assert dict(tokenizer.specials) == {
+        name: harmony_engine.token_to_id(name) for name in HARMONY_SPECIALS
+    }
     text = "end<|end|><|start|>system"
     tokens = tokenizer.encode(text)
     assert not set(tokens) & set(tokenizer.specials.values())
@@ -58,28 +73,54 @@ def test_nobody_writes_a_special_token(marked: bool, harmony_engine: Tokenizer) 
     assert tokenizer.decode([tokenizer.special("<|end|>")]) == "<|end|>"
 
 
-def test_characters_come_when_they_are_whole_and_nothing_breaks(tokenizer: ReleasedTokenizer) -> None:
+def test_characters_come_when_they_are_whole_and_nothing_breaks(
+    tokenizer: ReleasedTokenizer,
+) -> None:
     single = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
     tokens = [single[bytes([byte])] for byte in "é€".encode() + b"\xff" + b"\xe2\x82"]
     assert list(tokenizer.stream(tokens)) == [
         *("", "é", "", "", "€", "\N{REPLACEMENT CHARACTER}", "", ""),
         "\N{REPLACEMENT CHARACTER}",
     ]
-    assert tokenizer.decode([tokenizer.vocab_size + 7]) == f"<|reserved_{tokenizer.vocab_size + 7}|>"
+    assert (
+        tokenizer.decode([tokenizer.vocab_size + 7]) == f"<|reserved_{tokenizer.vocab_size + 7}|>"
+    )
     assert tokenizer.decode(tokenizer.encode("a\ud83d b")) == "a\N{REPLACEMENT CHARACTER} b"
 
 
 def test_bytes_to_fall_back_on_as_mixtral_has_them() -> None:
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "ab", "▁ab"]
+    pieces = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "a",
+        "b",
+        "▁a",
+        "ab",
+        "▁ab",
+    ]
     merges = [("▁", "a"), ("a", "b"), ("▁a", "b")]
     vocab = {piece: number for number, piece in enumerate(pieces)}
-    engine = Tokenizer(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    engine.add_special_tokens(["<unk>", "<s>", "</s>"])
-    engine.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    engine.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    engine = Tokenizer(
+        models.BPE(vocab=vocab, merges=merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True)
     )
-    engine.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    engine.add_special_tokens(["<unk>", "<s>", "</s>"])
+    engine.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    engine.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    engine.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
     tokenizer = from_json(engine.to_str())
     assert tokenizer.begin == (1,)
     assert tokenizer.encode("ab ab") == engine.encode("ab ab", add_special_tokens=False).ids
@@ -92,8 +133,12 @@ def test_bytes_to_fall_back_on_as_mixtral_has_them() -> None:
     assert tokenizer.decode([vocab["▁ab"], vocab["<0x0A>"], vocab["</s>"]]) == " ab\n</s>"
 
 
-@pytest.mark.parametrize("text", ["Bären", "“Ja”", "a\xa0b", "中文", "🙂👍🏽", "plain", "", "\\xe4"])
-def test_each_character_is_shown_where_it_is_complete(text: str, tokenizer: ReleasedTokenizer) -> None:
+@pytest.mark.parametrize(
+    "text", ["Bären", "“Ja”", "a\xa0b", "中文", "🙂👍🏽", "plain", "", "\\xe4"]
+)
+def test_each_character_is_shown_where_it_is_complete(
+    text: str, tokenizer: ReleasedTokenizer
+) -> None:
     single = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
     for tokens in (tokenizer.encode(text), [single[bytes([byte])] for byte in text.encode()]):
         shown = tokenizer.strings(tokens)
@@ -111,12 +156,27 @@ def test_bytes_of_no_character_are_shown_where_they_stand(tokenizer: ReleasedTok
     assert tokenizer.strings([]) == []
 
 
-def test_a_character_of_several_tokens_is_named_with_its_part_in_each(tokenizer: ReleasedTokenizer) -> None:
+def test_a_character_of_several_tokens_is_named_with_its_part_in_each(
+    tokenizer: ReleasedTokenizer,
+) -> None:
     single = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
     tokens = [single[bytes([byte])] for byte in "aé🎉".encode()]
-    assert tokenizer.labels(tokens) == ["a", "é 1/2", "é 2/2", "🎉 1/4", "🎉 2/4", "🎉 3/4", "🎉 4/4"]
+    assert tokenizer.labels(tokens) == [
+        "a",
+        "é 1/2",
+        "é 2/2",
+        "🎉 1/4",
+        "🎉 2/4",
+        "🎉 3/4",
+        "🎉 4/4",
+    ]
     assert tokenizer.labels(tokens[:-1])[3:] == [r"\xf0", r"\x9f", r"\x8e"]
-    assert part_labels([b" \xf0\x9f", b"\x8e", b"\x89", b"b"]) == [" 🎉 1/3", "🎉 2/3", "🎉 3/3", "b"]
+    assert part_labels([b" \xf0\x9f", b"\x8e", b"\x89", b"b"]) == [
+        " 🎉 1/3",
+        "🎉 2/3",
+        "🎉 3/3",
+        "b",
+    ]
     assert part_labels([b"", b"\xe6\x97\xa5\xe6", b"\x9c\xac!"]) == ["", "日本 1/2", "本 2/2!"]
     assert tokenizer.labels([]) == []
 
@@ -134,19 +194,40 @@ def test_a_prompt_is_read_with_special_tokens(tokenizer: ReleasedTokenizer) -> N
 
 def fallback_engine() -> Tokenizer:
     """Bytes to fall back on, as in the files of Llama 2, Mixtral, Gemma and Phi-3."""
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a", "▁▁", "<|user|>"]
-    engine = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [("▁", "a")], byte_fallback=True))
+    pieces = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "a",
+        "▁a",
+        "▁▁",
+        "<|user|>",
+    ]
+    engine = Tokenizer(
+        models.BPE({piece: i for i, piece in enumerate(pieces)}, [("▁", "a")], byte_fallback=True)
+    )
     engine.add_special_tokens(["<unk>", "<s>", "</s>"])
-    engine.add_tokens([AddedToken("▁▁", normalized=False), AddedToken("<|user|>", rstrip=True, normalized=False)])
+    engine.add_tokens(
+        [AddedToken("▁▁", normalized=False), AddedToken("<|user|>", rstrip=True, normalized=False)]
+    )
     engine.normalizer = normalizers.Replace(" ", "▁")
-    engine.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    engine.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    engine.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    engine.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
     return engine
 
 
 def bytes_engine(split: str | None, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
     """Bytes, as in the files of GPT-2, Pythia, OLMo, Llama 3, Qwen and SmolLM."""
-    vocab = {sign: index for index, sign in enumerate(module.byte_alphabet())} | {"Ġa": 256, "aa": 257}
+    vocab = {sign: index for index, sign in enumerate(module.byte_alphabet())} | {
+        "Ġa": 256,
+        "aa": 257,
+    }
     engine = Tokenizer(models.BPE(vocab, [("Ġ", "a"), ("a", "a")]))
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
     splits = [] if split is None else [pre_tokenizers.Split(Regex(split), "isolated")]
@@ -157,7 +238,9 @@ def bytes_engine(split: str | None, normalizer: normalizers.Normalizer | None = 
     engine.add_special_tokens(["<s>"])
     engine.add_tokens([AddedToken("   ", normalized=False), "é!"])
     template = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 258)])
-    engine.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    engine.post_processor = processors.Sequence(
+        [processors.ByteLevel(trim_offsets=False), template]
+    )
     return engine
 
 
@@ -194,12 +277,18 @@ def test_files_that_do_not_say_their_kind_are_read() -> None:
 def test_names_that_count_as_normalised_are_found_after_a_word_too(tmp_path: Path) -> None:
     """Llama's older files mark them so. In transformers 5 it makes no difference."""
     engine = fallback_engine()
-    engine.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    engine.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
     content = json.loads(engine.to_str())
     for each in content["added_tokens"]:
         each["normalized"] = each["special"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    assert module.read_tokenizer(tmp_path / "tokenizer.json").encode_prompt("<s>a</s>") == [1, 261, 2]
+    assert module.read_tokenizer(tmp_path / "tokenizer.json").encode_prompt("<s>a</s>") == [
+        1,
+        261,
+        2,
+    ]
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -211,7 +300,11 @@ def test_names_that_count_as_normalised_are_found_after_a_word_too(tmp_path: Pat
     [
         (None, (1,), ()),
         ({"eos_token": "</s>"}, (1,), (2,)),
-        ({"eos_token": {"__type": "AddedToken", "content": "</s>"}, "add_bos_token": False}, (1,), (2,)),
+        (
+            {"eos_token": {"__type": "AddedToken", "content": "</s>"}, "add_bos_token": False},
+            (1,),
+            (2,),
+        ),
         ({"bos_token": "</s>", "add_bos_token": True, "eos_token": None}, (1,), ()),
     ],
 )
@@ -224,14 +317,20 @@ def test_the_config_beside_a_tokenizer_is_read(
     tokenizer = named_tokenizer(str(tmp_path), 410)
     assert (tokenizer.begin, tokenizer.ends) == (begin, ends)
     transformers = pytest.importorskip("transformers")
-    other = transformers.AutoTokenizer.from_pretrained(tmp_path, tokenizer_class="PreTrainedTokenizerFast")
+    other = transformers.AutoTokenizer.from_pretrained(
+        tmp_path, tokenizer_class="PreTrainedTokenizerFast"
+    )
     assert other("a").input_ids == [*begin, *tokenizer.encode("a")]
 
 
 @pytest.mark.parametrize(("token", "name"), [("1", "</s>"), ("264", "<new>"), ("x", "<s>")])
 def test_a_config_with_other_tokens_is_refused(token: str, name: str, tmp_path: Path) -> None:
     fallback_engine().save(str(tmp_path / "tokenizer.json"))
-    tokens = {"1": {"content": "<s>", "special": True}, "262": {"content": "▁▁"}, "263": {"content": "<|user|>"}}
+    tokens = {
+        "1": {"content": "<s>", "special": True},
+        "262": {"content": "▁▁"},
+        "263": {"content": "<|user|>"},
+    }
     config = tmp_path / "tokenizer_config.json"
     config.write_text(json.dumps({"added_tokens_decoder": tokens}))
     named_tokenizer(str(tmp_path), 410)
@@ -319,14 +418,18 @@ def test_it_lies_beside_the_weights_or_above_openais(
         named_tokenizer(str(empty), 410)
 
 
-def test_a_link_to_elsewhere_is_refused(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_link_to_elsewhere_is_refused(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     other = tmp_path_factory.mktemp("other")
     (other / "original").mkdir()
     (other / "tokenizer.json").symlink_to(directory / "tokenizer.json")
     for place in (other, other / "original"):
         with refused(r"tokenizer\.json, a link to", expected="files in the directory itself"):
             module.tokenizer_beside(place)
-    assert named_tokenizer(str(other / "tokenizer.json"), 410).vocab_size == 410  # the user named it
+    assert (
+        named_tokenizer(str(other / "tokenizer.json"), 410).vocab_size == 410
+    )  # the user named it
 
 
 def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,12 +467,21 @@ def test_users_name_a_model_by_its_short_name_or_its_gguf_file(
 @pytest.mark.parametrize("kind", ["tokenizer.json", "GGUF", "numbers"])
 def test_other_processes_get_one(kind: str, tokenizer: ReleasedTokenizer) -> None:
     """Pickled, as for workers that read texts; what it was copied from is a copy of it again."""
-    given = tokenizer if kind == "tokenizer.json" else named_tokenizer("bytes" if kind == "GGUF" else "numbers", 300)
+    given = (
+        tokenizer
+        if kind == "tokenizer.json"
+        else named_tokenizer("bytes" if kind == "GGUF" else "numbers", 300)
+    )
     text = "1 2" if kind == "numbers" else "Grüße, 🦊 <|end|>\r\n \0"
-    for copied in (pickle.loads(pickle.dumps(given)), copy.deepcopy(pickle.loads(pickle.dumps(given)))):
+    for copied in (
+        pickle.loads(pickle.dumps(given)),
+        copy.deepcopy(pickle.loads(pickle.dumps(given))),
+    ):
         assert copied.encode(text) == given.encode(text)
         assert copied.encode_prompt(text) == given.encode_prompt(text)
-        assert [*map(copied.piece, range(given.vocab_size + 1))] == [*map(given.piece, range(given.vocab_size + 1))]
+        assert [*map(copied.piece, range(given.vocab_size + 1))] == [
+            *map(given.piece, range(given.vocab_size + 1))
+        ]
         fields = ("source", "vocab_size", "specials", "begin", "ends")
         assert all(getattr(copied, field) == getattr(given, field) for field in fields)
     assert copy.deepcopy(replace(given, json=None)).encode(text) == given.encode(text)

@@ -1,4 +1,6 @@
-"""Words and equal texts in the scripts of the world: marks belong to their letters, and distinguish texts."""
+"""Words and equal texts in the scripts of the world: marks belong to their letters, and distinguish
+texts.
+"""
 
 import re
 import sys
@@ -62,7 +64,16 @@ def test_languages_are_of_many_scripts() -> None:
 def test_letters_and_marks_between_spaces_are_one_word(word: str) -> None:
     plain = unicodedata.normalize("NFKC", word.lower())
     assert list(split_words(f" {word} ")) == [plain]
-    assert list(split_words(f"a {word}, {word}! ({word})")) == ["a", plain, ",", plain, "!", "(", plain, ")"]
+    assert list(split_words(f"a {word}, {word}! ({word})")) == [
+        "a",
+        plain,
+        ",",
+        plain,
+        "!",
+        "(",
+        plain,
+        ")",
+    ]
     # The tokenizer gives it back.
     tokenizer = WordTokenizer.from_texts([word])
     assert tokenizer.words == (plain,)
@@ -70,7 +81,11 @@ def test_letters_and_marks_between_spaces_are_one_word(word: str) -> None:
 
 
 def test_no_mark_of_unicode_parts_a_word() -> None:
-    marks = [sign for sign in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(sign).startswith("M")]
+    marks = [
+        sign
+        for sign in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(sign).startswith("M")
+    ]
     variants = [sign for sign in marks if "VARIATION SELECTOR-" in unicodedata.name(sign)]
     assert len(marks) > 2000
     assert len(variants) == 256
@@ -85,14 +100,17 @@ def test_letters_and_digits_of_unicode_are_words_alone_and_together() -> None:
     alone = {"L", "N"}
     for sign in map(chr, range(sys.maxunicode + 1)):
         plain = unified(sign)
-        if {kind[0] for kind in categories(sign)} <= alone and {kind[0] for kind in categories(plain)} <= alone:
+        if {kind[0] for kind in categories(sign)} <= alone and {
+            kind[0] for kind in categories(plain)
+        } <= alone:
             assert list(split_words(f"{sign}a")) == [f"{plain}a"], hex(ord(sign))
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_texts_that_differ_in_a_mark_are_different(one: str, other: str) -> None:
     assert normalized(one) != normalized(other)
-    first, second = Example(f"{one} abc", 0), Example(f"{other} abc", 1)
+    first = Example(f"{one} abc", 0)
+    second = Example(f"{other} abc", 1)
     assert leaked([first], [second]) == ()
     assert len(split_by_text([first, second], (0.5, 0.5))) == 2
 
@@ -134,7 +152,8 @@ def test_signs_without_width(text: str, words: list[str]) -> None:
 @settings(max_examples=200, deadline=None)
 def test_words_are_runs_of_letters_marks_and_digits(text: str) -> None:
     plain = unified(text).replace("'", " ")
-    words, current = [], ""
+    words = []
+    current = ""
     for sign in plain + " ":
         kind = unicodedata.category(sign)
         if kind[0] in "LMN" or sign in "_\u200c\u200d":
@@ -149,5 +168,9 @@ def test_words_are_runs_of_letters_marks_and_digits(text: str) -> None:
 
 def test_python_and_categories_agree_on_letters() -> None:
     signs = [chr(code) for code in range(sys.maxunicode + 1)]
-    differing = {s for s in signs if bool(re.match(r"\w", s)) != (unicodedata.category(s)[0] in "LN" or s == "_")}
+    differing = {
+        s
+        for s in signs
+        if bool(re.match(r"\w", s)) != (unicodedata.category(s)[0] in "LN" or s == "_")
+    }
     assert differing == set()

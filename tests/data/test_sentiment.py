@@ -13,11 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.data.examples import Example, leaked, normalized
-from glassformer.data.sentiment import from_files, from_hub, leaky_examples, read_examples, read_table, reviews
+from glassformer.data.sentiment import (
+    from_files,
+    from_hub,
+    leaky_examples,
+    read_examples,
+    read_table,
+    reviews,
+)
 from refusals import refused
 
-CELL = st.text(st.characters(exclude_categories=("Cs", "Cc")) | st.sampled_from('",\n;'), max_size=20)
-GOOD, BAD = Example("good, really", 1), Example("bad", 0)
+CELL = st.text(
+    st.characters(exclude_categories=("Cs", "Cc")) | st.sampled_from('",\n;'), max_size=20
+)
+GOOD = Example("good, really", 1)
+BAD = Example("bad", 0)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -41,15 +51,25 @@ def test_reviews_are_different_balanced_and_short() -> None:
 
 def test_reviews_marked_as_negation_negate() -> None:
     negations = re.compile(
-        r"\b(?:no|not|never|none|nothing|nobody|hardly|without|lacks|far from|yet to)\b|n't", re.IGNORECASE
+        r"\b(?:no|not|never|none|nothing|nobody|hardly|without|lacks|far from|yet to)\b|n't",
+        re.IGNORECASE,
     )
-    assert all(negations.search(example.text) for example in reviews() if example.kind == "negation")
+    assert all(
+        negations.search(example.text) for example in reviews() if example.kind == "negation"
+    )
 
 
 def test_what_a_review_is_about_does_not_tell_the_verdict() -> None:
     examples = reviews()
-    for words in ("film|movie|comedy", "novel|book|biography", "soup|curry|bread|tacos", "phone|camera|battery|tablet"):
-        labels = Counter(example.label for example in examples if re.search(rf"\b({words})\b", example.text))
+    for words in (
+        "film|movie|comedy",
+        "novel|book|biography",
+        "soup|curry|bread|tacos",
+        "phone|camera|battery|tablet",
+    ):
+        labels = Counter(
+            example.label for example in examples if re.search(rf"\b({words})\b", example.text)
+        )
         assert min(labels[0], labels[1]) >= 0.35 * labels.total()
 
 
@@ -104,7 +124,9 @@ def test_names_of_columns_are_found_in_any_case(tmp_path: Path) -> None:
     assert read_examples(path, "opinion", "Stars") == (GOOD, BAD)
     path = write(tmp_path / "a.tsv", "Text\tLabel\ngood, really\t1\nbad\t0\n")
     assert read_examples(path) == (GOOD, BAD)
-    path = write(tmp_path / "a.jsonl", '{"Text": "good, really", "LABEL": 1}\n{"Text": "bad", "LABEL": 0}\n')
+    path = write(
+        tmp_path / "a.jsonl", '{"Text": "good, really", "LABEL": 1}\n{"Text": "bad", "LABEL": 0}\n'
+    )
     assert read_examples(path) == read_examples(path, "text", "label") == (GOOD, BAD)
     path = write(tmp_path / "b.csv", "text,Text,label\nno,yes,1\nyes,no,0\n")
     assert [example.text for example in read_examples(path, "Text", "label")] == ["yes", "no"]
@@ -114,14 +136,22 @@ def test_names_of_columns_are_found_in_any_case(tmp_path: Path) -> None:
 
 def test_a_semicolon_in_a_text_leaves_the_commas(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\nslow; dull; long,0\nquick; bright; short,1\n")
-    assert [example.text for example in read_examples(path)] == ["slow; dull; long", "quick; bright; short"]
+    assert [example.text for example in read_examples(path)] == [
+        "slow; dull; long",
+        "quick; bright; short",
+    ]
     # The fault of a table with commas is reported, not avoided by another delimiter.
     with refused("line 2: 3 cells"):
-        read_examples(write(tmp_path / "b.csv", "text,label\nslow; dull, long,0\nquick; bright,1\n"))
+        read_examples(
+            write(tmp_path / "b.csv", "text,label\nslow; dull, long,0\nquick; bright,1\n")
+        )
 
 
 def test_a_first_row_that_may_be_a_header_is_named(tmp_path: Path) -> None:
-    with refused("line 1: the label 'verdict' in the first row, whose cells 'verdict', 'opinion'", expected="header"):
+    with refused(
+        "line 1: the label 'verdict' in the first row, whose cells 'verdict', 'opinion'",
+        expected="header",
+    ):
         read_examples(write(tmp_path / "a.csv", "verdict,opinion\n1,good\n0,bad\n"))
     with refused("line 2: the label 'soso'$"):
         read_examples(write(tmp_path / "b.csv", "1,good\nsoso,fine\n0,bad\n"))
@@ -130,7 +160,9 @@ def test_a_first_row_that_may_be_a_header_is_named(tmp_path: Path) -> None:
 def test_columns_go_by_name(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'opinion,stars,kind\n"good, really",1,irony\nbad,0,plain\n')
     assert read_examples(path, "opinion", "stars") == (GOOD, BAD)
-    assert read_examples(path, "opinion", "stars", kind_column="kind")[0] == Example("good, really", 1, "irony")
+    assert read_examples(path, "opinion", "stars", kind_column="kind")[0] == Example(
+        "good, really", 1, "irony"
+    )
 
 
 def test_other_classes_have_names_and_numbers(tmp_path: Path) -> None:
@@ -146,7 +178,10 @@ def test_other_classes_have_names_and_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("text,label\ngood,1\nbad,2\n", r"a\.csv, line 3: the label '2'; 0 or negative, 1 or positive"),
+        (
+            "text,label\ngood,1\nbad,2\n",
+            r"a\.csv, line 3: the label '2'; 0 or negative, 1 or positive",
+        ),
         ("text,label\ngood,1\nbad,-1\n", r"line 3: the label '-1'"),
         ("text,label\ngood,1\nbad,0.5\n", r"line 3: the label '0\.5'"),
         ("text,label\ngood,1\nbad,\n", r"line 3: the label ''"),
@@ -168,7 +203,9 @@ def test_other_classes_have_names_and_numbers(tmp_path: Path) -> None:
 def test_faulty_files_are_refused_with_the_line(tmp_path: Path, content: str, message: str) -> None:
     got, _, other = message.partition("; ")
     with refused(got, anywhere=other):
-        read_examples(write(tmp_path / ("a.jsonl" if content.startswith("{") else "a.csv"), content))
+        read_examples(
+            write(tmp_path / ("a.jsonl" if content.startswith("{") else "a.csv"), content)
+        )
 
 
 def test_one_column_alone_is_not_named(tmp_path: Path) -> None:
@@ -197,7 +234,10 @@ def test_files_become_a_data_set_without_a_leak(tmp_path: Path) -> None:
 
 
 def test_validation_texts_of_the_test_part_are_dropped(tmp_path: Path) -> None:
-    train = write(tmp_path / "train.tsv", "".join(f"text number {number}\t{number % 2}\n" for number in range(20)))
+    train = write(
+        tmp_path / "train.tsv",
+        "".join(f"text number {number}\t{number % 2}\n" for number in range(20)),
+    )
     dev = write(tmp_path / "dev.tsv", "Text number 3!\t1\nonly here\t0\nText number 4!\t0\n")
     test = write(tmp_path / "test.tsv", "text number 3\t1\nsomething else\t1\n")
     data = from_files(train, dev, test)
@@ -210,7 +250,10 @@ def test_validation_texts_of_the_test_part_are_dropped(tmp_path: Path) -> None:
 
 def test_training_files_that_lose_a_class_to_the_held_out_parts_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "train.tsv", "good\t1\nfine\t1\nbad\t0\n")
-    bad, good = (write(tmp_path / f"{text}.tsv", f"{text}\t{label}\n") for text, label in (("Bad!", 0), ("ok", 1)))
+    bad, good = (
+        write(tmp_path / f"{text}.tsv", f"{text}\t{label}\n")
+        for text, label in (("Bad!", 0), ("ok", 1))
+    )
     with refused("2 training examples, all of positive, once held-out texts are left out"):
         from_files(train, bad, good)
     with refused("no train examples"):
@@ -220,7 +263,15 @@ def test_training_files_that_lose_a_class_to_the_held_out_parts_are_refused(tmp_
 
 
 @pytest.mark.parametrize(
-    "text", ["word " * 100_000 + ".", "zzzqqq", "😀👍🏽👨‍👩‍👧", "\x07\x1b[31m\x7f\u200b", "مرحبا 电影", "!"]
+    "text",
+    [
+        "word " * 100_000 + ".",
+        "zzzqqq",
+        "😀👍🏽👨‍👩‍👧",
+        "\x07\x1b[31m\x7f\u200b",
+        "مرحبا 电影",
+        "!",
+    ],
 )
 def test_odd_texts_are_read_as_they_are_and_pythons_limit_stays(tmp_path: Path, text: str) -> None:
     limit = csv.field_size_limit()
@@ -234,7 +285,9 @@ def test_odd_texts_are_read_as_they_are_and_pythons_limit_stays(tmp_path: Path, 
 
 
 def test_json_can_hold_half_a_surrogate_pair(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", '{"text": "\\ud83d", "label": 1}\n{"text": "bad", "label": 0}\n')
+    path = write(
+        tmp_path / "a.jsonl", '{"text": "\\ud83d", "label": 1}\n{"text": "bad", "label": 0}\n'
+    )
     assert read_examples(path) == (Example("\ud83d", 1), BAD)
     assert normalized("\ud83d") == "\ud83d"
 
@@ -268,7 +321,9 @@ class Rows(list[dict[str, Any]]):
 
 
 def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ...]]:
-    """Put a stand-in for the package ``datasets`` in its place; what it was asked is in the list that comes back."""
+    """Put a stand-in for the package ``datasets`` in its place; what it was asked is in the list
+    that comes back.
+    """
     asked: list[tuple[Any, ...]] = []
 
     def load_dataset(*arguments: Any) -> Any:
@@ -284,9 +339,15 @@ def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ...]]:
     return asked
 
 
-def sentences(count: int, label: int | None = None, prefix: str = "sentence") -> list[dict[str, Any]]:
+def sentences(
+    count: int, label: int | None = None, prefix: str = "sentence"
+) -> list[dict[str, Any]]:
     return [
-        {"idx": number, "sentence": f"{prefix} {number}", "label": number % 2 if label is None else label}
+        {
+            "idx": number,
+            "sentence": f"{prefix} {number}",
+            "label": number % 2 if label is None else label,
+        }
         for number in range(count)
     ]
 
@@ -303,7 +364,9 @@ def test_a_data_set_of_the_hub_with_hidden_test_labels(monkeypatch: pytest.Monke
     )
     data = from_hub("stanfordnlp/sst2")
     assert asked == [("stanfordnlp/sst2", None)]
-    assert data.validation == tuple(Example(f"Sentence {number}", number % 2) for number in range(7))
+    assert data.validation == tuple(
+        Example(f"Sentence {number}", number % 2) for number in range(7)
+    )
     assert (len(data.train), len(data.test)) == (84, 9)
     assert not leaked(data.train, data.validation + data.test)
     assert data.classes == ("negative", "positive")
@@ -326,7 +389,11 @@ def test_columns_of_the_hub_are_found_in_any_case(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_hub_that_cannot_give_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    for error in (ConnectionError("offline"), FileNotFoundError("no such data set"), ValueError("no such subset")):
+    for error in (
+        ConnectionError("offline"),
+        FileNotFoundError("no such data set"),
+        ValueError("no such subset"),
+    ):
         hub(monkeypatch, error)
         with refused(f"stanfordnlp/sst2: {error}"):
             from_hub("stanfordnlp/sst2")
@@ -361,7 +428,10 @@ def test_tsv_takes_quotes_as_they_are(tmp_path: Path) -> None:
 
 
 def test_json_lines_keep_their_values(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", '{"text": "good\\t", "label": 1, "more": []}\n\n{"label": "0", "text": "bad"}')
+    path = write(
+        tmp_path / "a.jsonl",
+        '{"text": "good\\t", "label": 1, "more": []}\n\n{"label": "0", "text": "bad"}',
+    )
     table = read_table(path)
     assert table.columns == ("text", "label", "more")
     assert cells(path, "text", "label") == [(1, ("good\t", 1)), (3, ("bad", "0"))]
@@ -377,7 +447,9 @@ def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
 
 @given(rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_what_python_writes_is_read_back(rows: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_python_writes_is_read_back(
+    rows: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     written = io.StringIO()
     csv.writer(written, quoting=csv.QUOTE_ALL).writerows([("one", "two"), *rows])
     directory = tmp_path_factory.mktemp("tables")
@@ -385,7 +457,10 @@ def test_what_python_writes_is_read_back(rows: list[tuple[str, str]], tmp_path_f
     kept = [row for row in rows if any(cell.strip() for cell in row)]
     if kept:
         assert [found for _, found in cells(path, "one", "two")] == kept
-    path = write(directory / "a.jsonl", "".join(json.dumps({"one": one, "two": two}) + "\n" for one, two in rows))
+    path = write(
+        directory / "a.jsonl",
+        "".join(json.dumps({"one": one, "two": two}) + "\n" for one, two in rows),
+    )
     assert [found for _, found in cells(path, "one", "two")] == rows
 
 
@@ -396,11 +471,19 @@ def test_what_python_writes_is_read_back(rows: list[tuple[str, str]], tmp_path_f
         ("a.csv", b"text,label\nna\xefve,1\n", r"a\.csv with the byte 0xef at offset 13"),
         ("a.jsonl", b'{"text": "\xff"}\n', r"with the byte 0xff"),
         ("a.tsv", "text\tlabel\n".encode("utf-16")[:-1], r"a fault in its UTF-16 at byte 22"),
-        ("a.tsv", "text\tlabel\n".encode("utf-16-le"), r"a NUL byte; UTF-16 without a byte order mark"),
+        (
+            "a.tsv",
+            "text\tlabel\n".encode("utf-16-le"),
+            r"a NUL byte; UTF-16 without a byte order mark",
+        ),
         ("a.tsv", "text\tlabel\n".encode("utf-32"), r"a NUL byte"),
         ("a.tsv", "good\t1\nbad\n", r"line 2: 1 cells; ^2, as in line 1"),
         ("a.csv", "text,label\ngood, really,1\n", r"line 2: 3 cells; needs quotes"),
-        ("a.csv", 'text,label\ngood,1\n"never closed,0\nbad,0\n', r"line 4: unexpected end of data"),
+        (
+            "a.csv",
+            'text,label\ngood,1\n"never closed,0\nbad,0\n',
+            r"line 4: unexpected end of data",
+        ),
         ("a.csv", 'text,label\n"good" film,1\n', r"line 2: .*expected"),
         ("a.jsonl", '{"text": "good"}\n{"text": "cut', r"line 2: no JSON"),
         ("a.jsonl", "[1, 2]\n", r"line 1: no JSON object \(a list"),
@@ -412,7 +495,9 @@ def test_what_python_writes_is_read_back(rows: list[tuple[str, str]], tmp_path_f
         ("a", "good\t1\n", r"unknown kind"),
     ],
 )
-def test_faults_name_the_file_and_the_line(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+def test_faults_name_the_file_and_the_line(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
     got, _, other = message.partition("; ")
     with refused(got, anywhere=other):
         read_table(write(tmp_path / name, content))

@@ -104,7 +104,9 @@ def _cached(kind: str) -> SubwordTokenizer:
 
 
 @pytest.mark.slow
-def test_released_tokenizers_give_hugging_faces_ids(minilm: Path, shared_data: Path, tmp_path: Path) -> None:
+def test_released_tokenizers_give_hugging_faces_ids(
+    minilm: Path, shared_data: Path, tmp_path: Path
+) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(minilm)
     for name in ("vocab.txt", "tokenizer_config.json"):
@@ -115,8 +117,14 @@ def test_released_tokenizers_give_hugging_faces_ids(minilm: Path, shared_data: P
         ours = load_subwords(path)
         assert (ours.vocab_size, ours.pad_id, ours.cls_id) == (30522, 0, 101)
         for text in texts:
-            assert ours.encode(text, max_len=512) == theirs(text, truncation=True, max_length=512).input_ids
-        assert ours.encode(texts[0], max_len=8) == theirs(texts[0], truncation=True, max_length=8).input_ids
+            assert (
+                ours.encode(text, max_len=512)
+                == theirs(text, truncation=True, max_length=512).input_ids
+            )
+        assert (
+            ours.encode(texts[0], max_len=8)
+            == theirs(texts[0], truncation=True, max_length=8).input_ids
+        )
         assert ours.pieces([101, 8348, 15534]) == ["[CLS]", "marvel", "##lous"]
         assert ours.decode(ours.encode("A marvellous film.")) == "a marvellous film."
 
@@ -137,11 +145,15 @@ def test_a_vocabulary_with_case_keeps_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["BertTokenizer", "PreTrainedTokenizerFast"])
 @pytest.mark.parametrize("config", [{}, {"do_lower_case": False}, {"strip_accents": False}])
-def test_settings_beside_json_count_as_in_transformers(kind: str, config: dict[str, bool], tmp_path: Path) -> None:
+def test_settings_beside_json_count_as_in_transformers(
+    kind: str, config: dict[str, bool], tmp_path: Path
+) -> None:
     transformers = pytest.importorskip("transformers")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A", "é", "É", "e", "E"]
     numbered = {piece: index for index, piece in enumerate(pieces)}
-    tokenizers.BertWordPieceTokenizer(numbered, lowercase=False).save(str(tmp_path / "tokenizer.json"))
+    tokenizers.BertWordPieceTokenizer(numbered, lowercase=False).save(
+        str(tmp_path / "tokenizer.json")
+    )
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": kind}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert load_subwords(tmp_path).encode("a A é É") == theirs("a A é É").input_ids
@@ -177,7 +189,9 @@ def test_damaged_files_are_refused(tmp_path: Path, without_type_checks: None) ->
     with refused(r"without \['\[SEP\]'\]"):
         load_subwords(bert_directory(tmp_path / "short", "[PAD]\n[UNK]\n[CLS]\ngood\n"))
     with refused("BertJapaneseTokenizer", fix="with transformers"):
-        load_subwords(bert_directory(tmp_path / "words", "good\n", tokenizer_class="BertJapaneseTokenizer"))
+        load_subwords(
+            bert_directory(tmp_path / "words", "good\n", tokenizer_class="BertJapaneseTokenizer")
+        )
 
 
 def test_wrong_arguments_are_refused(without_type_checks: None) -> None:
@@ -193,7 +207,9 @@ def test_wrong_arguments_are_refused(without_type_checks: None) -> None:
 
 
 def test_a_tokenizer_without_padding_or_cls_says_so(tmp_path: Path) -> None:
-    engine = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<|end|>": 0, "good": 1}, unk_token="<|end|>"))
+    engine = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"<|end|>": 0, "good": 1}, unk_token="<|end|>")
+    )
     with refused(r"without \[PAD\]", expected="a padding token"):
         SubwordTokenizer(engine)
     engine.add_special_tokens(["[PAD]"])

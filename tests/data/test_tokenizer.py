@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.data.subword import Tokenizer
-from glassformer.data.tokenizer import CLS_ID, PAD_ID, UNK_ID, WordTokenizer, split_words, whole_text
+from glassformer.data.tokenizer import (
+    CLS_ID,
+    PAD_ID,
+    UNK_ID,
+    WordTokenizer,
+    split_words,
+    whole_text,
+)
 from refusals import refused
 
 SENTENCES = [
@@ -57,7 +64,8 @@ def test_words_and_punctuation_part(text: str, words: str) -> None:
 
 @given(text=st.text(st.sampled_from('abzA09_ \t\n.,!?-"#'), max_size=60))
 def test_without_apostrophes_a_loop_over_the_signs_gives_the_same(text: str) -> None:
-    words, current = [], ""
+    words = []
+    current = ""
     for sign in text.lower() + " ":
         if sign.isalnum() or sign == "_":
             current += sign
@@ -73,7 +81,9 @@ def test_any_text_survives(text: str) -> None:
     words = list(split_words(text))
     for word in words:
         assert word
-        assert not any(sign.isspace() or unicodedata.category(sign) in ("Cc", "Cs") for sign in word)
+        assert not any(
+            sign.isspace() or unicodedata.category(sign) in ("Cc", "Cs") for sign in word
+        )
         word.encode()
     if not words:
         return
@@ -84,8 +94,13 @@ def test_any_text_survives(text: str) -> None:
     assert WordTokenizer.from_json(known.to_json()) == known
 
 
-@given(texts=st.lists(st.text(st.sampled_from("abc !"), max_size=12), min_size=1), room=st.integers(1, 6))
-def test_the_vocabulary_is_the_most_frequent_words_with_ties_in_order(texts: list[str], room: int) -> None:
+@given(
+    texts=st.lists(st.text(st.sampled_from("abc !"), max_size=12), min_size=1),
+    room=st.integers(1, 6),
+)
+def test_the_vocabulary_is_the_most_frequent_words_with_ties_in_order(
+    texts: list[str], room: int
+) -> None:
     counts = Counter(word for text in texts for word in split_words(text))
     if not counts:
         return
@@ -164,7 +179,10 @@ def test_wrong_arguments_are_refused(tokenizer: WordTokenizer) -> None:
 
 
 def test_json_is_plain_and_the_same_on_every_machine(tokenizer: WordTokenizer) -> None:
-    assert json.loads(tokenizer.to_json()) == {"format": "glassformer words", "words": list(tokenizer.words)}
+    assert json.loads(tokenizer.to_json()) == {
+        "format": "glassformer words",
+        "words": list(tokenizer.words),
+    }
     assert tokenizer.to_json().isascii()
 
 

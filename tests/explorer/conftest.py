@@ -1,4 +1,6 @@
-"""Small models to look into: a design, a decoder, an encoder and an encoder-decoder, drawn at random and untrained."""
+"""Small models to look into: a design, a decoder, an encoder and an encoder-decoder, drawn at
+random and untrained.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -31,26 +33,44 @@ LONGEST = 96
 numbers = partial(codecs.numbers, vocab_size=WORDS, longest=LONGEST)
 
 
-def card(name: str, kind: Any, views: list[Any], text: str, source: list[str] | None = None) -> ModelCard:
-    rest: dict[str, Any] = {"title": name, "about": "For tests.", "input_help": "numbers", "origin": "given"}
+def card(
+    name: str, kind: Any, views: list[Any], text: str, source: list[str] | None = None
+) -> ModelCard:
+    rest: dict[str, Any] = {
+        "title": name,
+        "about": "For tests.",
+        "input_help": "numbers",
+        "origin": "given",
+    }
     return ModelCard(name=name, kind=kind, views=views, text=text, source=source, **rest)
 
 
 def head_model(name: str) -> LoadedHead:
     task = TASKS[name]()
     why = {"Km": "because"}
-    return LoadedHead(card(name.replace("_", "-"), "head", ["design"], "CAB"), task, design(task).weights, why)
+    return LoadedHead(
+        card(name.replace("_", "-"), "head", ["design"], "CAB"), task, design(task).weights, why
+    )
 
 
 def program_model(name: str) -> LoadedProgram:
     example = PROGRAMS[name]
-    model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
+    model = compile_program(
+        example.program, example.vocabulary, example.max_len, causal=example.causal
+    )
     return LoadedProgram(card(name, "program", ["program"], "abac"), model)
 
 
 def decoder_model() -> LoadedDecoder:
     torch.manual_seed(1)
-    sizes = {"vocab_size": WORDS, "num_layers": 2, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "head_dim": 8}
+    sizes = {
+        "vocab_size": WORDS,
+        "num_layers": 2,
+        "hidden_dim": 16,
+        "ff_dim": 16,
+        "num_heads": 2,
+        "head_dim": 8,
+    }
     return LoadedDecoder(
         card("decoder", "decoder", ["attention", "sampling", "whatif", "patch"], "1 2 3"),
         decoder(**sizes, window=4, num_experts=3, sinks=True, max_seq_len=LONGEST).eval(),
@@ -65,8 +85,16 @@ def decoder_model() -> LoadedDecoder:
 
 def encoder_decoder_model(source_positions: Positions = "none") -> LoadedEncoderDecoder:
     torch.manual_seed(2)
-    sizes = {"vocab_size": WORDS + 1, "hidden_dim": 16, "ff_dim": 16, "max_source_len": 16, "max_target_len": 16}
-    model = encoder_decoder(**sizes, num_encoder_layers=1, num_decoder_layers=1, source_positions=source_positions)
+    sizes = {
+        "vocab_size": WORDS + 1,
+        "hidden_dim": 16,
+        "ff_dim": 16,
+        "max_source_len": 16,
+        "max_target_len": 16,
+    }
+    model = encoder_decoder(
+        **sizes, num_encoder_layers=1, num_decoder_layers=1, source_positions=source_positions
+    )
 
     def source(units: Any) -> torch.Tensor:
         require(0 < len(units) <= 16, f"{len(units)} numbers", "1 to 16", "Take less.")
@@ -101,7 +129,9 @@ def loaded_models() -> list[LoadedModel]:
 
 @pytest.fixture(autouse=True)
 def nothing_read(loaded_models: list[LoadedModel]) -> None:
-    """Decoders forget what tests before this one have read, since what is read on from a cache is rounded otherwise."""
+    """Decoders forget what tests before this one have read, since what is read on from a cache is
+    rounded otherwise.
+    """
     for loaded in loaded_models:
         if isinstance(loaded, LoadedDecoder):
             loaded.reading.tokens = []

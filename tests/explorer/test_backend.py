@@ -1,4 +1,6 @@
-"""The explorer answers each call by its name, opens models when asked for, and stands many threads at once."""
+"""The explorer answers each call by its name, opens models when asked for, and stands many threads
+at once.
+"""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +22,13 @@ def _run(backend: Backend, model: str, text: str, **more: Any) -> m.Run:
     return backend.answer("run", m.Ask(model=model, text=text, **more))
 
 
-def test_the_catalogue_keeps_the_order(small_backend: Backend, loaded_models: list[LoadedModel]) -> None:
+def test_the_catalogue_keeps_the_order(
+    small_backend: Backend, loaded_models: list[LoadedModel]
+) -> None:
     catalogue = small_backend.answer("models", m.Nothing())
-    assert [card.name for card in catalogue.models] == [loaded.card.name for loaded in loaded_models]
+    assert [card.name for card in catalogue.models] == [
+        loaded.card.name for loaded in loaded_models
+    ]
 
 
 @pytest.mark.parametrize("call", ["weight", "__init__", ""])
@@ -60,15 +66,21 @@ def test_a_model_is_opened_once_and_when_asked_for(by_name: dict[str, LoadedMode
     assert opened == ["decoder"]
 
 
-def test_many_threads_get_what_one_gets(loaded_models: list[LoadedModel], small_backend: Backend) -> None:
+def test_many_threads_get_what_one_gets(
+    loaded_models: list[LoadedModel], small_backend: Backend
+) -> None:
     texts = [("decoder", f"{a} {b} 3 4 5 {a}") for a in range(4) for b in range(3)]
-    texts += [("lookup", str(a)) for a in range(4)] + [("unique", word) for word in ("AB", "BB", "ABC", "CAB")]
+    texts += [("lookup", str(a)) for a in range(4)] + [
+        ("unique", word) for word in ("AB", "BB", "ABC", "CAB")
+    ]
 
     def ask(backend: Backend, model: str, text: str) -> tuple[Any, ...]:
         run = _run(backend, model, text)
         part = run.attentions[-1].part
         tile = backend.answer("weights", m.AskTile(run=run.run, part=part, layer=0, head=0))
-        coarse = backend.answer("weights", m.AskTile(run=run.run, part=part, layer=0, head=0, level=1))
+        coarse = backend.answer(
+            "weights", m.AskTile(run=run.run, part=part, layer=0, head=0, level=1)
+        )
         return run, tile, coarse, backend.answer("measures", m.AskMeasures(run=run.run, part=part))
 
     expected = [ask(small_backend, *each) for each in texts]
@@ -78,7 +90,9 @@ def test_many_threads_get_what_one_gets(loaded_models: list[LoadedModel], small_
     assert found == expected * 4
 
 
-def test_a_model_whose_stored_weights_changed_is_opened_anew(loaded_models: list[LoadedModel]) -> None:
+def test_a_model_whose_stored_weights_changed_is_opened_anew(
+    loaded_models: list[LoadedModel],
+) -> None:
     stamp: list[object] = [1]
     opened = []
 
@@ -123,7 +137,10 @@ def test_a_request_goes_there_and_back(text: str, seed: int, temperature: float)
         ('{"model": "a", "text": 3}', "text: Input should be a valid string"),
         ('{"model": "a", "text": "", "steps": "3"}', "steps: Input should be a valid integer"),
         ('{"model": "a", "text": "", "temperature": NaN}', "temperature: Input should be"),
-        ('{"model": "", "text": 3}', "model: String should have at least 1 character, and 1 more errors"),
+        (
+            '{"model": "", "text": 3}',
+            "model: String should have at least 1 character, and 1 more errors",
+        ),
         (json.dumps({"model": "a", "text": "", "x" * 500: 1}), f"{'x' * 40}: Extra inputs"),
     ],
 )

@@ -1,4 +1,6 @@
-"""What reaches a local server and what does not, told from outside in every way that a browser or a program asks."""
+"""What reaches a local server and what does not, told from outside in every way that a browser or a
+program asks.
+"""
 
 import asyncio
 import json
@@ -16,10 +18,22 @@ HOST = (b"host", b"127.0.0.1:8017")
 class Asked:
     """A request put to a guard before an application that echoes what it is given."""
 
-    def __init__(self, *headers: tuple[bytes, bytes], method: str = "POST", path: str = "/api/x", **changes: Any):
+    def __init__(
+        self,
+        *headers: tuple[bytes, bytes],
+        method: str = "POST",
+        path: str = "/api/x",
+        **changes: Any,
+    ):
         self.bodies: list[bytes] = []
         self.sent: list[MutableMapping[str, Any]] = []
-        self.scope = {"type": "http", "method": method, "path": path, "headers": list(headers), **changes}
+        self.scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "headers": list(headers),
+            **changes,
+        }
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
@@ -52,7 +66,9 @@ class Asked:
 
 
 def test_our_own_page_gets_through_with_its_body_whole() -> None:
-    asked = Asked(HOST, JSON, (b"origin", b"http://127.0.0.1:8017"), (b"sec-fetch-site", b"same-origin"))
+    asked = Asked(
+        HOST, JSON, (b"origin", b"http://127.0.0.1:8017"), (b"sec-fetch-site", b"same-origin")
+    )
     assert asked.put(b"{", b"", b"}") == 200
     assert asked.bodies == [b"{}"]
     assert {name for name, _ in SECURITY_HEADERS} < {name for name, _ in asked.sent[0]["headers"]}
@@ -133,7 +149,9 @@ def test_json_may_name_its_charset_but_not_be_compressed_or_named_twice() -> Non
     assert Asked(HOST, method="GET").put(b"") == 200
 
 
-def opened(host: bytes, accept: bytes = b"text/html,*/*;q=0.8", method: str = "GET", path: str = "/") -> Asked:
+def opened(
+    host: bytes, accept: bytes = b"text/html,*/*;q=0.8", method: str = "GET", path: str = "/"
+) -> Asked:
     asked = Asked((b"host", host), (b"accept", accept), method=method, path=path)
     assert asked.put(b"") == 421
     return asked

@@ -33,7 +33,9 @@ def with_body(port: int, body: bytes, path: str = "/api/models", **headers: str)
 
 
 def answer(port: int, request: bytes, *, end: bool = False) -> int:
-    """The status of the answer to ``request``, sent as it stands. ``end``: nothing more is sent, and that is said."""
+    """The status of the answer to ``request``, sent as it stands. ``end``: nothing more is sent,
+    and that is said.
+    """
     with socket.create_connection((HOST, port), timeout=300) as connection:
         try:
             connection.sendall(request)
@@ -99,7 +101,15 @@ EDITS: dict[str, Any] = {
 CHANGES = {name: edit if name == "steer" else [edit] for name, edit in EDITS.items()}
 FIELDS: dict[str, dict[str, Any]] = {
     "run": {"model": "lookup", "text": "4", "source": ["1", "2"], "order": [1, 0]},
-    "weights": {"run": "", "part": "self", "layer": 0, "head": 0, "level": 0, "row": 0, "column": 0},
+    "weights": {
+        "run": "",
+        "part": "self",
+        "layer": 0,
+        "head": 0,
+        "level": 0,
+        "row": 0,
+        "column": 0,
+    },
     "rows": {"run": "", "part": "self", "query": 0, "layer": 0, "head": 0},
     "measures": {"run": "", "part": "self"},
     "experts": {"run": ""},
@@ -108,7 +118,15 @@ FIELDS: dict[str, dict[str, Any]] = {
     "scramble": {"model": "lookup", "text": "4", "source": ["1", "2"], "order": [1, 0]},
     "next": {"model": "decoder", "text": "1", "temperature": 1, "top_k": 1, "top_p": 1},
     "find": {"model": "decoder", "text": "1"},
-    "steps": {"model": "decoder", "text": "1", "temperature": 1, "top_k": 1, "top_p": 1, "seed": 0, "steps": 1},
+    "steps": {
+        "model": "decoder",
+        "text": "1",
+        "temperature": 1,
+        "top_k": 1,
+        "top_p": 1,
+        "seed": 0,
+        "steps": 1,
+    },
     "whatif": {**ABOUT, "other": 1, **CHANGES},
     "sweep": ABOUT,
     "patches": {**ABOUT, "second": "2 1"},
@@ -122,20 +140,52 @@ FIELDS: dict[str, dict[str, Any]] = {
 def requests() -> Iterator[tuple[str, set[int], Request]]:
     """What each is called, the statuses that it may be answered with, and how it reads."""
     for host in HOSTS:
-        yield f"host {host}", {421, 400}, lambda port, host=host: with_body(port, b"{}", Host=host.format(port=port))
+        yield (
+            f"host {host}",
+            {421, 400},
+            lambda port, host=host: with_body(port, b"{}", Host=host.format(port=port)),
+        )
     yield "no host", {421}, lambda port: b"GET / HTTP/1.0\r\n\r\n"
     for origin in ORIGINS:
-        yield f"origin {origin}", {403}, lambda port, it=origin: with_body(port, b"{}", Origin=it.format(port=port))
+        yield (
+            f"origin {origin}",
+            {403},
+            lambda port, it=origin: with_body(port, b"{}", Origin=it.format(port=port)),
+        )
     for kind in KINDS:
-        yield f"kind {kind}", {415}, lambda port, kind=kind: with_body(port, b"{}", Content_Type=kind)
+        yield (
+            f"kind {kind}",
+            {415},
+            lambda port, kind=kind: with_body(port, b"{}", Content_Type=kind),
+        )
     for path in PATHS:
         wanted = {200} if path.startswith("/?") else {404, 400}
-        yield f"path {path[:60]}", wanted, lambda port, path=path: head_of(port, f"GET {path} HTTP/1.1")
+        yield (
+            f"path {path[:60]}",
+            wanted,
+            lambda port, path=path: head_of(port, f"GET {path} HTTP/1.1"),
+        )
     for number, body in enumerate(JSON):
-        yield f"json {number} {body[:20]!r}", {400}, lambda port, body=body: with_body(port, body, "/api/run")
-    yield "announced too long", {413}, lambda port: head_of(port, Content_Length=str(MOST_BYTES + 1))
-    yield "announced far too long", {413, *MALFORMED}, lambda port: head_of(port, Content_Length="9" * 30)
-    yield "chunks too long", {413, CLOSED}, lambda port: head_of(port, Transfer_Encoding="chunked") + CHUNK * 20
+        yield (
+            f"json {number} {body[:20]!r}",
+            {400},
+            lambda port, body=body: with_body(port, body, "/api/run"),
+        )
+    yield (
+        "announced too long",
+        {413},
+        lambda port: head_of(port, Content_Length=str(MOST_BYTES + 1)),
+    )
+    yield (
+        "announced far too long",
+        {413, *MALFORMED},
+        lambda port: head_of(port, Content_Length="9" * 30),
+    )
+    yield (
+        "chunks too long",
+        {413, CLOSED},
+        lambda port: head_of(port, Transfer_Encoding="chunked") + CHUNK * 20,
+    )
     yield "too long", {413, CLOSED}, lambda port: with_body(port, b" " * 4 * MOST_BYTES)
     for first in FIRST_LINES:
         yield f"line {first[:40]!r}", MALFORMED | {404, 405, 421}, lambda port, first=first: first
@@ -170,15 +220,21 @@ def _spliced(port: int, lines: bytes) -> bytes:
 REQUESTS = list(requests())
 
 
-@pytest.mark.parametrize(("wanted", "request_"), [each[1:] for each in REQUESTS], ids=[each[0] for each in REQUESTS])
-def test_it_is_refused_and_the_next_one_served(wanted: set[int], request_: Request, small_server: int) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "request_"), [each[1:] for each in REQUESTS], ids=[each[0] for each in REQUESTS]
+)
+def test_it_is_refused_and_the_next_one_served(
+    wanted: set[int], request_: Request, small_server: int
+) -> None:
     # What is no whole request is answered once it is clear that nothing more comes.
     assert answer(small_server, request_(small_server), end=CLOSED in wanted) in wanted
     assert serves(small_server)
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_no_value_of_a_field_is_a_fault_of_ours(name: str, small_server: int, small_backend: Backend) -> None:
+def test_no_value_of_a_field_is_a_fault_of_ours(
+    name: str, small_server: int, small_backend: Backend
+) -> None:
     fields = dict(FIELDS[name])
     if "run" in fields:
         fields["run"] = small_backend.answer("run", Ask(model="decoder", text="1 2")).run
@@ -204,12 +260,19 @@ def test_no_value_in_an_edit_is_a_fault_of_ours(name: str, small_server: int) ->
 
 
 @pytest.mark.parametrize(
-    "cells", [[], [[]], [[1], [1, 2]], [[1e300] * 3] * 3, [[-1e300, 5e-324, 1e300]] * 3, [[0] * 5] * 900]
+    "cells",
+    [[], [[]], [[1], [1, 2]], [[1e300] * 3] * 3, [[-1e300, 5e-324, 1e300]] * 3, [[0] * 5] * 900],
 )
 @pytest.mark.parametrize("matrix", ["Km", "Qm", "Vm", "pos"])
-def test_no_matrix_is_a_fault_of_ours(cells: list[list[float]], matrix: str, small_server: int) -> None:
+def test_no_matrix_is_a_fault_of_ours(
+    cells: list[list[float]], matrix: str, small_server: int
+) -> None:
     unit = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    asked = {"model": "identity", "text": "ABC", "weights": {"Km": unit, "Qm": unit, "Vm": unit, matrix: cells}}
+    asked = {
+        "model": "identity",
+        "text": "ABC",
+        "weights": {"Km": unit, "Qm": unit, "Vm": unit, matrix: cells},
+    }
     body = json.dumps(asked).encode()
     assert answer(small_server, with_body(small_server, body, "/api/check")) in (200, 422)
     assert serves(small_server)

@@ -8,7 +8,9 @@ from pydantic import TypeAdapter, ValidationError
 from glassformer.explorer import messages as m
 
 
-@pytest.mark.parametrize("name", ["", "../x", "a/b", "A", ".hidden", "-x", "a b", "a\x00", "é", "a" * 81, "a\n"])
+@pytest.mark.parametrize(
+    "name", ["", "../x", "a/b", "A", ".hidden", "-x", "a b", "a\x00", "é", "a" * 81, "a\n"]
+)
 def test_a_name_is_never_a_path(name: str) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(m.Name).validate_python(name)
@@ -23,7 +25,15 @@ def test_plain_names_and_whole_numbers_with_a_point_are_taken() -> None:
 TILE: dict[str, Any] = {"run": "r1", "part": "self", "layer": 0, "head": 0}
 NEXT: dict[str, Any] = {"model": "x", "text": "a"}
 ONE = [[1.0]]
-CELLS = ([[float("inf")]], [[float("nan")]], [["1; drop"]], [[None]], [[1.0] * (m.MOST_CELLS + 1)], "1", [1.0])
+CELLS = (
+    [[float("inf")]],
+    [[float("nan")]],
+    [["1; drop"]],
+    [[None]],
+    [[1.0] * (m.MOST_CELLS + 1)],
+    "1",
+    [1.0],
+)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +46,10 @@ CELLS = ([[float("inf")]], [[float("nan")]], [["1; drop"]], [[None]], [[1.0] * (
         (m.Ask, {"model": "x", "text": "a", "source": ["a"] * (m.MOST_UNITS + 1)}),
         (m.Ask, {"model": "x", "text": "a", "order": [-1]}),
         (m.AskTile, {**TILE, "level": 13}),
-        *((m.AskTile, {**TILE, "row": row}) for row in (m.MOST_TOKENS, 3.5, "3", True, float("nan"))),
+        *(
+            (m.AskTile, {**TILE, "row": row})
+            for row in (m.MOST_TOKENS, 3.5, "3", True, float("nan"))
+        ),
         (m.AskTile, {**TILE, "part": "values"}),
         *((m.AskNext, {**NEXT, "temperature": wrong}) for wrong in (-1, 101, float("nan"))),
         *((m.AskSteps, {**NEXT, "top_k": wrong}) for wrong in (0, 1.5)),
@@ -47,7 +60,9 @@ CELLS = ([[float("inf")]], [[float("nan")]], [["1; drop"]], [[None]], [[1.0] * (
         (m.Steps, {"text": "a", "steps": [], "ended": "tired"}),
     ],
 )
-def test_what_is_outside_of_the_contract_is_refused(kind: type[m.Message], values: dict[str, Any]) -> None:
+def test_what_is_outside_of_the_contract_is_refused(
+    kind: type[m.Message], values: dict[str, Any]
+) -> None:
     with pytest.raises(ValidationError):
         kind(**values)
 

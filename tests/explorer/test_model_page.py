@@ -47,7 +47,9 @@ def test_a_state_is_written_read_and_changed(small_backend: Backend) -> None:
     assert seen.state["model"] == "decoder"
 
 
-def test_a_text_that_was_set_was_not_generated_and_another_model_has_its_own(small_backend: Backend) -> None:
+def test_a_text_that_was_set_was_not_generated_and_another_model_has_its_own(
+    small_backend: Backend,
+) -> None:
     seen = ModelPage(small_backend, {"model": "decoder", "text": "1 2 3", "written": [3]})
     seen.set(head=1)
     assert seen.state["written"] == [3]
@@ -88,7 +90,9 @@ def test_a_text_that_is_refused_has_no_picture(small_backend: Backend) -> None:
         page.figure()
 
 
-def test_without_anywidget_there_is_the_picture(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_anywidget_there_is_the_picture(
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "glassformer.explorer.widget", raising=False)
     monkeypatch.delattr("glassformer.explorer.widget", raising=False)
@@ -109,7 +113,9 @@ def test_a_missing_module_of_ours_is_not_to_be_installed(
         ModelPage(small_backend).widget()
 
 
-def test_it_serves_what_is_shown(small_backend: Backend, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_it_serves_what_is_shown(
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     server = pytest.importorskip("glassformer.explorer.server")
     served: list[Any] = []
 
@@ -134,10 +140,16 @@ def test_a_model_that_is_handed_over() -> None:
 def test_a_designed_head_that_is_handed_over(by_name: dict[str, LoadedModel]) -> None:
     head = by_name["unique"]
     seen = explore(head, "AB")
-    assert (seen.state["model"], seen.state["text"], seen.state["view"]) == ("unique", "AB", "design")
+    assert (seen.state["model"], seen.state["text"], seen.state["view"]) == (
+        "unique",
+        "AB",
+        "design",
+    )
 
 
-def test_an_exhibit_begins_with_its_own_text_and_has_its_own_tokenizer(by_name: dict[str, LoadedModel]) -> None:
+def test_an_exhibit_begins_with_its_own_text_and_has_its_own_tokenizer(
+    by_name: dict[str, LoadedModel],
+) -> None:
     for name, text in (("unique", "AB"), ("decoder", "4 5"), ("lookup", "2")):
         assert explore(by_name[name]).state["text"] == by_name[name].card.text
         assert explore(by_name[name], text).state["text"] == text
@@ -159,7 +171,9 @@ def test_a_model_of_transformers() -> None:
 
 
 def test_numbers_of_numpy_and_tokens_are_taken() -> None:
-    seen = explore("recurrence", np.array([1, 2, 3]), layer=np.int64(1), temperature=np.float32(0.5))
+    seen = explore(
+        "recurrence", np.array([1, 2, 3]), layer=np.int64(1), temperature=np.float32(0.5)
+    )
     assert (seen.state["text"], seen.state["layer"], seen.state["temperature"]) == ("1 2 3", 1, 0.5)
     seen.set(versus=(np.int64(0), np.int64(1)))
     assert seen.words["versus"] == '{"layer":0,"head":1}'
@@ -168,7 +182,9 @@ def test_numbers_of_numpy_and_tokens_are_taken() -> None:
 
 
 @pytest.mark.parametrize("path", ["file/page.html", "a\0b.html", "."])
-def test_a_place_that_cannot_be_written_to_is_told(small_backend: Backend, tmp_path: Path, path: str) -> None:
+def test_a_place_that_cannot_be_written_to_is_told(
+    small_backend: Backend, tmp_path: Path, path: str
+) -> None:
     (tmp_path / "file").write_text("here")
     with pytest.raises(InputError):
         ModelPage(small_backend, {"model": "decoder"}).save(tmp_path / path)
@@ -191,7 +207,9 @@ def test_a_place_that_cannot_be_written_to_is_told(small_backend: Backend, tmp_p
         ({"model": "sentiment", "colour": "red"}, "^colour = 'red'"),
     ],
 )
-def test_what_cannot_be_explored(arguments: dict[str, Any], message: str, without_type_checks: None) -> None:
+def test_what_cannot_be_explored(
+    arguments: dict[str, Any], message: str, without_type_checks: None
+) -> None:
     with refused(anywhere=message):
         glassformer.explore(**arguments)
 
@@ -202,7 +220,9 @@ def drawn(figure: Figure) -> np.ndarray:
 
 def test_it_shows_the_chosen_head(small_backend: Backend) -> None:
     text = "1 2 3 4 5 6"
-    figure = ModelPage(small_backend, {"model": "decoder", "text": text, "layer": 1, "head": 1}).figure()
+    figure = ModelPage(
+        small_backend, {"model": "decoder", "text": text, "layer": 1, "head": 1}
+    ).figure()
     run = small_backend.answer("run", m.Ask(model="decoder", text=text))
     tile = small_backend.answer("weights", m.AskTile(run=run.run, part="self", layer=1, head=1))
     np.testing.assert_array_equal(drawn(figure), np.frombuffer(tile, "<f4").reshape(6, 6))
@@ -218,15 +238,22 @@ def test_cross_attention_has_the_source_across(small_backend: Backend) -> None:
     check_readable(figure)
 
 
-def test_a_long_text_is_drawn_in_overview(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_drawn_in_overview(
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("glassformer.explorer.model_page._MOST_CELLS", 20)
-    figure = ModelPage(small_backend, {"model": "decoder", "text": " ".join(["1 2 3"] * 15)}).figure()
+    figure = ModelPage(
+        small_backend, {"model": "decoder", "text": " ".join(["1 2 3"] * 15)}
+    ).figure()
     assert drawn(figure).shape == (12, 12)
     check_readable(figure)
 
 
 def test_absent_layers_and_heads_are_the_last(small_backend: Backend) -> None:
-    pages = (ModelPage(small_backend, {"model": "decoder", "layer": place, "head": place}) for place in (1, 9))
+    pages = (
+        ModelPage(small_backend, {"model": "decoder", "layer": place, "head": place})
+        for place in (1, 9)
+    )
     last, beyond = (drawn(page.figure()) for page in pages)
     np.testing.assert_array_equal(beyond, last)
 
@@ -240,7 +267,9 @@ def test_in_a_notebook_that_runs_by_itself(tmp_path: Path) -> None:
         "seen.set(head=0)\nprint(seen.state['text'])",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    client.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    client.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     nbformat.validate(notebook)
     (shown,) = notebook.cells[0].outputs
     assert {WIDGET, "image/png", "text/plain"} <= set(shown["data"])
@@ -250,7 +279,9 @@ def test_in_a_notebook_that_runs_by_itself(tmp_path: Path) -> None:
     assert json.loads(json.dumps(kept["state"]))["text"] == "ABA"
 
 
-def test_a_cell_in_which_an_event_loop_runs(small_backend: Backend, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_in_which_an_event_loop_runs(
+    small_backend: Backend, capsys: pytest.CaptureFixture[str]
+) -> None:
     server = pytest.importorskip("glassformer.explorer.server")
     page = ModelPage(small_backend, {"model": "decoder", "text": "1 2"})
 

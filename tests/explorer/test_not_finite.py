@@ -1,4 +1,6 @@
-"""A model whose weights are NaN can be looked at as far as it goes: every call answers or refuses, and says why."""
+"""A model whose weights are NaN can be looked at as far as it goes: every call answers or refuses,
+and says why.
+"""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -82,7 +84,10 @@ def test_where_it_begins_can_be_seen() -> None:
     model = _decoder()
     whole = wrap_model(deepcopy(model), [1, 2, 3])
     seen = {}
-    for name, loaded in (("whole", whole), ("spoilt", wrap_model(_spoilt(model, "layers.1.attention"), [1, 2, 3]))):
+    for name, loaded in (
+        ("whole", whole),
+        ("spoilt", wrap_model(_spoilt(model, "layers.1.attention"), [1, 2, 3])),
+    ):
         backend = Backend([loaded])
         run = _run(backend, model="given", text="1 2 3")
         seen[name] = backend.answer("measures", m.AskMeasures(run=run.run, part="self"))
@@ -94,7 +99,9 @@ def test_logits_alone() -> None:
     """Some tokens may be forbidden by -inf, and that is no fault."""
     for value, said in ((-torch.inf, "next: "), (torch.inf, NOT_FINITE), (torch.nan, NOT_FINITE)):
         model = _decoder()
-        model.output.register_forward_hook(lambda _, __, out, value=value: out.index_fill(-1, torch.tensor([3]), value))
+        model.output.register_forward_hook(
+            lambda _, __, out, value=value: out.index_fill(-1, torch.tensor([3]), value)
+        )
         run = _run(Backend([wrap_model(model, [1, 2])]), model="given", text="1 2")
         assert run.said.headline.startswith(said)
 
@@ -108,7 +115,9 @@ def test_an_encoder_decoder(by_name: dict[str, LoadedModel]) -> None:
     assert [each.queries for each in run.attentions] == [5, 2, 2]
     for order in (None, [1, 0]):
         with refused("finite"):
-            backend.answer("scramble", m.AskScramble(model="lookup", text="4", source=["1", "2"], order=order))
+            backend.answer(
+                "scramble", m.AskScramble(model="lookup", text="4", source=["1", "2"], order=order)
+            )
     # Sound for its first token, and then no more.
     calls = []
 
@@ -118,7 +127,11 @@ def test_an_encoder_decoder(by_name: dict[str, LoadedModel]) -> None:
 
     model = deepcopy(sound.model)
     model.output.register_forward_hook(later)
-    run = _run(Backend([replace(sound, model=model, max_new_tokens=3, lock=Turn())]), model="lookup", text="4 5")
+    run = _run(
+        Backend([replace(sound, model=model, max_new_tokens=3, lock=Turn())]),
+        model="lookup",
+        text="4 5",
+    )
     assert len(run.said.words) == 1
     assert run.said.headline == f"{run.said.words[0]}, then {NOT_FINITE}"
     # What is said of the first is at the last given token, where Scramble looks.

@@ -1,4 +1,6 @@
-"""The description says what there is: every call, with the types that it is asked with and answered with."""
+"""The description says what there is: every call, with the types that it is asked with and answered
+with.
+"""
 
 import json
 from typing import Any
@@ -27,10 +29,14 @@ def test_a_call_is_described_by_its_types(name: str) -> None:
     assert asked == {"$ref": f"#/components/schemas/{CALLS[name].asked.__name__}"}
     (media,) = method["responses"]["200"]["content"]
     answered = CALLS[name].answered
-    expected = {bytes: "application/octet-stream", str: "text/html"}.get(answered, "application/json")
+    expected = {bytes: "application/octet-stream", str: "text/html"}.get(
+        answered, "application/json"
+    )
     assert media == expected
     if issubclass(answered, Message):
-        assert method["responses"]["200"]["content"][media]["schema"]["$ref"].endswith(f"/{answered.__name__}")
+        assert method["responses"]["200"]["content"][media]["schema"]["$ref"].endswith(
+            f"/{answered.__name__}"
+        )
     assert set(method["responses"]) == {"200", *map(str, REFUSALS)}
 
 
@@ -70,7 +76,9 @@ def test_no_reference_leads_nowhere() -> None:
     ],
 )
 def test_a_schema_says_what_is_taken(name: str, request_: dict[str, Any], fits: bool) -> None:
-    part = DESCRIBED["paths"][f"/api/{name}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    part = DESCRIBED["paths"][f"/api/{name}"]["post"]["requestBody"]["content"]["application/json"][
+        "schema"
+    ]
     assert jsonschema.Draft202012Validator(schema(part)).is_valid(request_) == fits
     try:
         CALLS[name].asked.model_validate_json(json.dumps(request_), strict=True)

@@ -1,4 +1,6 @@
-"""The server answers as the explorer does, says why where it does not, and stays quick while others make it compute."""
+"""The server answers as the explorer does, says why where it does not, and stays quick while others
+make it compute.
+"""
 
 import json
 import os
@@ -40,8 +42,17 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("steps", {"model": "decoder", "text": "1 2 3", "steps": 4, "seed": 2}),
     ("page", {"state": {"model": "decoder", "view": "attention", "text": "1 2 3"}}),
     ("detect", {"model": "decoder"}),
-    ("whatif", {"ask": {"model": "decoder", "text": "1 2 3"}, "removed": [{"part": "self", "layer": 1, "head": 0}]}),
-    *((name, {"ask": {"model": "decoder", "text": "1 2 3"}}) for name in ("sweep", "lens", "contributions")),
+    (
+        "whatif",
+        {
+            "ask": {"model": "decoder", "text": "1 2 3"},
+            "removed": [{"part": "self", "layer": 1, "head": 0}],
+        },
+    ),
+    *(
+        (name, {"ask": {"model": "decoder", "text": "1 2 3"}})
+        for name in ("sweep", "lens", "contributions")
+    ),
     ("ffn", {"ask": {"model": "decoder", "text": "1 2 3"}, "layer": 1}),
     ("patches", {"ask": {"model": "decoder", "text": "1 2 3"}, "second": "1 4 3"}),
 ]
@@ -62,7 +73,9 @@ def client(small_backend: Backend) -> Iterator[TestClient]:
 
 def begun_post(port: int, name: str, asked: Any) -> HTTPConnection:
     connection = HTTPConnection(HOST, port, timeout=300)
-    connection.request("POST", f"/api/{name}", json.dumps(asked), {"Content-Type": "application/json"})
+    connection.request(
+        "POST", f"/api/{name}", json.dumps(asked), {"Content-Type": "application/json"}
+    )
     return connection
 
 
@@ -87,7 +100,9 @@ def all_asked(client: TestClient) -> list[tuple[str, dict[str, Any]]]:
     return [*ASKED, check, program, *((name, {"run": run, **asked}) for name, asked in OF_A_RUN)]
 
 
-def test_every_call_is_answered_as_the_explorer_answers_it(client: TestClient, small_backend: Backend) -> None:
+def test_every_call_is_answered_as_the_explorer_answers_it(
+    client: TestClient, small_backend: Backend
+) -> None:
     asked = all_asked(client)
     assert {name for name, _ in asked} == set(CALLS)
     for name, request in asked:
@@ -118,7 +133,9 @@ def test_every_call_is_answered_as_the_explorer_answers_it(client: TestClient, s
         ("/api/run", {"model": "decoder"}, 400, "text"),
     ],
 )
-def test_a_refusal_says_why(path: str, body: Any, status: int, words: str, client: TestClient) -> None:
+def test_a_refusal_says_why(
+    path: str, body: Any, status: int, words: str, client: TestClient
+) -> None:
     response = client.post(path, json=body)
     assert response.status_code == status
     assert response.headers["content-type"] == "application/json"
@@ -126,13 +143,17 @@ def test_a_refusal_says_why(path: str, body: Any, status: int, words: str, clien
     assert words in response.json()["got"]
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "X" * 200])
+@pytest.mark.parametrize(
+    "method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "X" * 200]
+)
 def test_calls_are_made_with_post(method: str, client: TestClient) -> None:
     response = client.request(method, "/api/run")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
-def test_a_fault_of_ours_is_told_without_its_inside(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_is_told_without_its_inside(
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(call: str, request: Message) -> Message:
         raise ZeroDivisionError("secret")
 
@@ -180,9 +201,12 @@ class Slow:
     """Answers that wait until they are let go, but for the catalogue."""
 
     def __init__(self, backend: Backend) -> None:
-        self.begin, self.backend = backend.answer, backend
+        self.begin = backend.answer
+        self.backend = backend
         self.may_end = threading.Event()
-        self.running, self.most, self.done = 0, 0, 0
+        self.running = 0
+        self.most = 0
+        self.done = 0
         self.lock = threading.Lock()
 
     def answer(self, call: str, request: Message) -> Message | bytes | str:
@@ -206,7 +230,9 @@ def slow(loaded_models: Any, monkeypatch: pytest.MonkeyPatch) -> Slow:
 
 def test_what_computes_leaves_room_for_what_looks_up(slow: Slow) -> None:
     with serving(slow.backend) as port, ThreadPoolExecutor(8) as pool:
-        waiting = [pool.submit(post, port, "run", {"model": "decoder", "text": str(n)}) for n in range(6)]
+        waiting = [
+            pool.submit(post, port, "run", {"model": "decoder", "text": str(n)}) for n in range(6)
+        ]
         while slow.running < OTHERS_AT_ONCE:
             threading.Event().wait(0.01)
         assert post(port, "models", {})[0] == 200
@@ -217,7 +243,10 @@ def test_what_computes_leaves_room_for_what_looks_up(slow: Slow) -> None:
 
 def test_what_is_not_waited_for_any_more_is_not_computed(slow: Slow) -> None:
     with serving(slow.backend) as port, ThreadPoolExecutor(8) as pool:
-        waiting = [pool.submit(post, port, "run", {"model": "decoder", "text": str(n)}) for n in range(OTHERS_AT_ONCE)]
+        waiting = [
+            pool.submit(post, port, "run", {"model": "decoder", "text": str(n)})
+            for n in range(OTHERS_AT_ONCE)
+        ]
         while slow.running < OTHERS_AT_ONCE:
             threading.Event().wait(0.01)
         left = [begun_post(port, "run", {"model": "decoder", "text": "9"}) for _ in range(5)]
@@ -237,7 +266,8 @@ def test_abandoned_answers_end_at_their_next_part(
 ) -> None:
     backend = Backend(loaded_models)
     parts: list[bool] = []
-    begun, ended = threading.Event(), threading.Event()
+    begun = threading.Event()
+    ended = threading.Event()
 
     def part(own: Any, *given: Any, **named: Any) -> Any:
         parts.append(True)
@@ -260,7 +290,11 @@ def test_abandoned_answers_end_at_their_next_part(
         monkeypatch.setattr(attention, "_pass", partial(part, attention._pass))
         block = backend.model("decoder").model.layers[0]
         monkeypatch.setattr(block, "forward", partial(part, block.forward))
-        body = {"measures": {"run": run, "part": "self"}, "sweep": {"ask": ask}, "steps": {**ask, "steps": 3}}[call]
+        body = {
+            "measures": {"run": run, "part": "self"},
+            "sweep": {"ask": ask},
+            "steps": {**ask, "steps": 3},
+        }[call]
         connection = begun_post(port, call, body)
         assert begun.wait(300)
         connection.close()
@@ -277,7 +311,10 @@ def test_a_taken_port_gives_way_to_the_next(small_backend: Backend) -> None:
     second = listen(taken)
     assert second.getsockname()[0] == HOST
     assert taken < second.getsockname()[1] <= taken + 20
-    assert f"127.0.0.1:{second.getsockname()[1]}" in make_server(small_backend, second).config.app.hosts
+    assert (
+        f"127.0.0.1:{second.getsockname()[1]}"
+        in make_server(small_backend, second).config.app.hosts
+    )
     first.close()
     second.close()
 
@@ -287,11 +324,17 @@ def test_a_taken_port_gives_way_to_the_next(small_backend: Backend) -> None:
     [
         (8017, [98], "port 8017, which like the 19 after it is in use"),
         (65535, [98], "port 65535, which is in use"),
-        (1020, [13, 98], "port 1020, which like the 19 after it is in use or reserved by the system"),
+        (
+            1020,
+            [13, 98],
+            "port 1020, which like the 19 after it is in use or reserved by the system",
+        ),
         (0, [98], "port 0, which is in use"),
     ],
 )
-def test_no_free_port_is_told(port: int, numbers: list[int], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_free_port_is_told(
+    port: int, numbers: list[int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     numbers = list(numbers)
 
     class Taken(socket.socket):
@@ -336,7 +379,9 @@ asking.join()
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signal")
 def test_ctrl_c_while_something_computes_is_quiet() -> None:
-    ran = subprocess.run([sys.executable, "-c", _ENDS_WHILE_IT_COMPUTES], capture_output=True, text=True, timeout=600)
+    ran = subprocess.run(
+        [sys.executable, "-c", _ENDS_WHILE_IT_COMPUTES], capture_output=True, text=True, timeout=600
+    )
     assert ran.stderr == ""
     assert ran.stdout.startswith('503 {"got":"a server that is ending"')
     assert ran.returncode == 0

@@ -19,7 +19,10 @@ from glassformer.explorer.loading.stored_models import installed_models
 from glassformer.explorer.saving.page_state import edited
 from glassformer.explorer.state import State
 
-TOURS = {tour["name"]: tour for tour in json.loads((PAGE.parent / "tours.json").read_text(encoding="utf-8"))}
+TOURS = {
+    tour["name"]: tour
+    for tour in json.loads((PAGE.parent / "tours.json").read_text(encoding="utf-8"))
+}
 PLACES = r"\b(?:heads?|layers?) [\d.]+(?:(?:,| to| and) (?:(?:head|layer) )?[\d.]+)*|\(\d+\)"
 """Numbers that name heads, layers and tokens."""
 
@@ -28,10 +31,13 @@ class Shown:
     """A step's state, with changes, as the models answer it."""
 
     def __init__(self, backend: Backend, fields: dict[str, Any]) -> None:
-        self.backend, self.fields = backend, fields
+        self.backend = backend
+        self.fields = fields
         self.model = fields["model"]
         card = backend.entries[self.model].card
-        self.ask = m.Ask(model=self.model, text=fields["text"], source=card.source, order=fields.get("order"))
+        self.ask = m.Ask(
+            model=self.model, text=fields["text"], source=card.source, order=fields.get("order")
+        )
         self.run: m.Run = backend.answer("run", self.ask)
 
     def with_(self, **changes: Any) -> Shown:
@@ -50,7 +56,11 @@ class Shown:
 
     def after(self, name: str, **changes: Any) -> float:
         """Of several of this name, with and without a space, the likeliest."""
-        return 100 * next(each.after for each in self.what(**changes).outcomes if each.name.strip("\u2423 ") == name)
+        return 100 * next(
+            each.after
+            for each in self.what(**changes).outcomes
+            if each.name.strip("\u2423 ") == name
+        )
 
     def moved(self, **changes: Any) -> float:
         return 100 * self.what(**changes).distance
@@ -62,7 +72,9 @@ class Shown:
     def reads(self, query: int) -> np.ndarray:
         """In per cent, [layer, head, key]."""
         stack = self.run.attentions[0]
-        rows = self.backend.answer("rows", m.AskRows(run=self.run.run, part=stack.part, query=query))
+        rows = self.backend.answer(
+            "rows", m.AskRows(run=self.run.run, part=stack.part, query=query)
+        )
         return 100 * np.frombuffer(rows, "<f4").reshape(stack.layers, stack.heads, stack.keys)
 
 
@@ -71,12 +83,17 @@ def removing(*heads: tuple[int, int]) -> dict[str, Any]:
 
 
 def certificate(after: Shown) -> list[float]:
-    backend, cells = after.backend, after.fields["cells"]
+    backend = after.backend
+    cells = after.fields["cells"]
     head = backend.answer("head", m.AskHead(model="identity"))
     check = backend.answer(
-        "check", m.AskCheck(model="identity", weights=edited(head.weights, cells), text=after.fields["text"])
+        "check",
+        m.AskCheck(
+            model="identity", weights=edited(head.weights, cells), text=after.fields["text"]
+        ),
     )
-    found, wrong = check.certificate, check.certificate.counterexample
+    found = check.certificate
+    wrong = check.certificate.counterexample
     assert (found.verdict, wrong.sequence, wrong.position) == ("fails", "AB", 0)
     assert found.num_right == found.num_outputs
     assert head.weights.Qm[0][0] == pytest.approx(41.6, abs=0.05)
@@ -93,7 +110,11 @@ NUMBERS: dict[tuple[str, int], Callable[[Shown, Shown], list[float]]] = {
     ("first", 1): lambda before, after: [before.best()[1], after.best()[1]],
     ("first", 2): lambda before, after: [after.reads(17)[0, 3, 16], after.reads(16)[0, 3, 15]],
     ("first", 3): lambda before, after: [after.reads(17)[1, 1, 7], after.reads(17)[1, 1, 0]],
-    ("first", 4): lambda before, after: [before.best()[1], after.after("O"), before.after("O", **removing((1, 1)))],
+    ("first", 4): lambda before, after: [
+        before.best()[1],
+        after.after("O"),
+        before.after("O", **removing((1, 1))),
+    ],
     ("first", 5): lambda before, after: [after.after("O"), after.after("O", **after.forbidding(8))],
     ("first", 6): lambda before, after: [after.after("O"), before.after("O", **removing((0, 1)))],
     ("first", 7): lambda before, after: [42, whole(after, before, "42")],
@@ -107,7 +128,9 @@ NUMBERS: dict[tuple[str, int], Callable[[Shown, Shown], list[float]]] = {
     ("smollm2", 2): lambda before, after: [
         len(after.run.tokens) - 1,
         *(
-            extreme(after.reads(query)[16, 0, query - 1] for query in range(1, len(after.run.tokens)))
+            extreme(
+                after.reads(query)[16, 0, query - 1] for query in range(1, len(after.run.tokens))
+            )
             for extreme in (min, max)
         ),
     ],
@@ -151,7 +174,9 @@ def lens(after: Shown) -> list[float]:
 
 
 def printed(sentence: str) -> list[str]:
-    return re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", re.sub(PLACES, "", sentence, flags=re.IGNORECASE))
+    return re.findall(
+        r"\d+(?:,\d{3})*(?:\.\d+)?", re.sub(PLACES, "", sentence, flags=re.IGNORECASE)
+    )
 
 
 def numbers_are_true(backend: Backend, name: str, number: int) -> None:
@@ -160,7 +185,10 @@ def numbers_are_true(backend: Backend, name: str, number: int) -> None:
     after = before.with_(**step["then"])
     said = printed(step["see"])
     values = NUMBERS[name, number](before, after)
-    assert said == [f"{value:,.{len(text.partition('.')[2])}f}" for text, value in zip(said, values, strict=True)]
+    assert said == [
+        f"{value:,.{len(text.partition('.')[2])}f}"
+        for text, value in zip(said, values, strict=True)
+    ]
     if (name, number) in SHARES:
         share = f"{SHARES[name, number](before):.0f} %"
         assert share in step["do"]

@@ -43,7 +43,9 @@ def test_numbers_come_as_a_buffer_and_a_page_as_text(small_backend: Backend) -> 
     asked = {"run": run.run, "part": "self", "layer": 0, "head": 1}
     expected = small_backend.answer("weights", m.AskTile(**asked))
     assert reply(small_backend, ask("weights", **asked)) == ({"id": "7"}, [expected])
-    assert reply(small_backend, ask("page", state={"model": "identity"}))[0]["answer"].startswith("<!doctype html>")
+    assert reply(small_backend, ask("page", state={"model": "identity"}))[0]["answer"].startswith(
+        "<!doctype html>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,11 +54,16 @@ def test_numbers_come_as_a_buffer_and_a_page_as_text(small_backend: Backend) -> 
         (ask("run", model="nobody", text=""), "the model 'nobody'"),
         (ask("run", model="decoder", text="99"), "'99' at place 1"),
         (ask("steal"), "the call 'steal'"),
-        (ask("next", model="decoder", text="1", temperature="1"), "temperature: Input should be a valid number"),
+        (
+            ask("next", model="decoder", text="1", temperature="1"),
+            "temperature: Input should be a valid number",
+        ),
         (ask("run", model="decoder", text=b"1"), "text: Input should be a valid string"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(small_backend: Backend, message: dict[str, Any], got: str) -> None:
+def test_what_cannot_be_answered_is_refused(
+    small_backend: Backend, message: dict[str, Any], got: str
+) -> None:
     answered = reply(small_backend, message)
     content, buffers = answered
     assert content["id"] == "7"
@@ -83,9 +90,12 @@ def test_a_question_in_another_thread_is_answered_in_the_main_one(
     small_backend: Backend, sent: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # JupyterLab brings it there while a cell trains the model, whose mode the answer would change.
-    widget, later = ExplorerWidget(small_backend, {"model": "decoder"}), []
+    widget = ExplorerWidget(small_backend, {"model": "decoder"})
+    later = []
     loop = SimpleNamespace(add_callback=lambda *call: later.append(call))
-    monkeypatch.setattr(ExplorerWidget, "comm", SimpleNamespace(kernel=SimpleNamespace(io_loop=loop)))
+    monkeypatch.setattr(
+        ExplorerWidget, "comm", SimpleNamespace(kernel=SimpleNamespace(io_loop=loop))
+    )
     with ThreadPoolExecutor() as threads:
         threads.submit(widget._handle_custom_msg, ask("models"), []).result()
     assert sent == []
@@ -94,7 +104,9 @@ def test_a_question_in_another_thread_is_answered_in_the_main_one(
     assert sent[0][0]["answer"]["models"]
 
 
-def test_a_fault_of_ours_is_told_as_one(small_backend: Backend, sent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_is_told_as_one(
+    small_backend: Backend, sent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*given: object) -> None:
         raise ZeroDivisionError
 
@@ -115,7 +127,9 @@ def test_it_carries_the_page_and_the_state(small_backend: Backend) -> None:
     assert PAGE.name == "page"
 
 
-def test_the_code_of_the_page_comes_when_it_is_asked_for(small_backend: Backend, sent: list[tuple[Any, Any]]) -> None:
+def test_the_code_of_the_page_comes_when_it_is_asked_for(
+    small_backend: Backend, sent: list[tuple[Any, Any]]
+) -> None:
     widget = ExplorerWidget(small_backend, {"model": "decoder"})
     widget_module._hear(widget, {"kind": "code"}, [])
     code = (PAGE / "explorer.js").read_bytes()

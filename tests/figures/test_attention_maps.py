@@ -1,4 +1,6 @@
-"""Maps of heads: what the cells show, that no strong weight is lost in an overview, where names and panels stand."""
+"""Maps of heads: what the cells show, that no strong weight is lost in an overview, where names and
+panels stand.
+"""
 
 from collections.abc import Callable
 
@@ -24,7 +26,21 @@ from glassformer.figures.style import new_figure
 from readable import check_readable
 from refusals import refused
 
-TEXT = ["<CLS>", "I", "paid", "$", "10", "for", "this", "unbelievably", "long", "film", "and", "$", "5"]
+TEXT = [
+    "<CLS>",
+    "I",
+    "paid",
+    "$",
+    "10",
+    "for",
+    "this",
+    "unbelievably",
+    "long",
+    "film",
+    "and",
+    "$",
+    "5",
+]
 WORDS = ["<CLS>", "not", "a", "remarkable", "film"]
 
 
@@ -33,11 +49,15 @@ def weights(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def ticks(ax: Axes) -> tuple[list[str], list[str]]:
-    return [label.get_text() for label in ax.get_xticklabels()], [label.get_text() for label in ax.get_yticklabels()]
+    return [label.get_text() for label in ax.get_xticklabels()], [
+        label.get_text() for label in ax.get_yticklabels()
+    ]
 
 
 @given(
-    values=arrays(float, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.floats(0, 1)),
+    values=arrays(
+        float, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.floats(0, 1)
+    ),
     most=st.integers(1, 10),
 )
 def test_an_overview_holds_the_largest_of_each_block(values: np.ndarray, most: int) -> None:
@@ -57,7 +77,11 @@ def test_a_map_shows_its_weights_with_names_and_numbers() -> None:
     np.testing.assert_array_equal(ax.images[0].get_array(), expected)
     assert ax.images[0].get_clim() == (0, expected.max())
     assert ticks(ax) == (TEXT, TEXT)
-    assert (ax.get_xlabel(), ax.get_ylabel(), bar.get_ylabel()) == ("key", "query", "attention weight")
+    assert (ax.get_xlabel(), ax.get_ylabel(), bar.get_ylabel()) == (
+        "key",
+        "query",
+        "attention weight",
+    )
     assert len(ax.texts) == 169
     assert figure.get_suptitle() == "Layer 1, head 2"
 
@@ -82,7 +106,8 @@ def test_thousands_of_tokens_become_an_overview_that_keeps_one_strong_weight() -
     assert cells[row, column] == 0.75
     left, right, bottom, top = ax.images[0].get_extent()
     # Where the strong cell is drawn, in tokens.
-    high, wide = (bottom - top) / cells.shape[0], (right - left) / cells.shape[1]
+    high = (bottom - top) / cells.shape[0]
+    wide = (right - left) / cells.shape[1]
     assert top + row * high <= 3001 <= top + (row + 1) * high
     assert left + column * wide <= 1234 <= left + (column + 1) * wide
     assert (high, wide) == (9, 5)
@@ -116,7 +141,9 @@ def panels(figure: Figure) -> list[Axes]:
 def test_a_grid_has_a_row_for_each_layer_on_one_scale() -> None:
     expected = weights(2, 3, 5, 5)
     axes = panels(attention_grid(expected, WORDS, title="A text"))
-    assert [ax.get_title() for ax in axes] == [f"Layer {layer}, head {head}" for layer in (1, 2) for head in (1, 2, 3)]
+    assert [ax.get_title() for ax in axes] == [
+        f"Layer {layer}, head {head}" for layer in (1, 2) for head in (1, 2, 3)
+    ]
     for ax, one in zip(axes, expected.reshape(6, 5, 5), strict=True):
         np.testing.assert_array_equal(ax.images[0].get_array(), one)
         assert ax.images[0].get_clim() == (0, expected.max())
@@ -133,10 +160,14 @@ def test_dollar_signs_in_names_of_heads_are_no_formula() -> None:
 
 def test_layers_may_have_different_numbers_of_heads() -> None:
     layers = [weights(1, 4, 4), weights(3, 4, 4, seed=1)]
-    axes = panels(attention_grid(layers, head_names=("x", "y", "z"), layer_names=("first", "second")))
+    axes = panels(
+        attention_grid(layers, head_names=("x", "y", "z"), layer_names=("first", "second"))
+    )
     assert [ax.get_title() for ax in axes] == ["First, x", "Second, x", "Second, y", "Second, z"]
     layers[0] = layers[0][:0]
-    assert [ax.get_title() for ax in panels(attention_grid(layers))] == [f"Layer 2, head {head}" for head in (1, 2, 3)]
+    assert [ax.get_title() for ax in panels(attention_grid(layers))] == [
+        f"Layer 2, head {head}" for head in (1, 2, 3)
+    ]
 
 
 def test_a_grid_of_long_texts_keeps_their_strongest_weight() -> None:
@@ -207,7 +238,9 @@ def test_figures_can_be_read() -> None:
     check_readable(attention_grid(weights(1, 2, 300, 300), title="A long text"))
     check_readable(cross_attention(weights(2, 3, 5), WORDS, ["[SOS]", "RED", "is"]))
     check_readable(cross_attention(weights(2, 1, 9), ["encoder"] * 9, ["[SOS]"]))
-    check_readable(cross_attention(weights(2, 3, 1, 9), ["a"] * 9, ["[SOS]"], layer_names=("before", "after")))
+    check_readable(
+        cross_attention(weights(2, 3, 1, 9), ["a"] * 9, ["[SOS]"], layer_names=("before", "after"))
+    )
     check_readable(attention_grid(weights(1, 1, 1, 1), ["one"]))
     first, second = weights(2, 5, 5)
     check_readable(compare_heads(first, second, WORDS, title="Layer 1"))
@@ -215,7 +248,8 @@ def test_figures_can_be_read() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_what_is_no_map_or_grid_is_refused() -> None:
-    square, few = np.full((2, 2), 0.5), weights(1, 2, 3, 3)
+    square = np.full((2, 2), 0.5)
+    few = weights(1, 2, 3, 3)
     attempts: list[tuple[Callable[[], object], str]] = [
         (lambda: attention_map(-square), "values from -0.5 to -0.5"),
         (lambda: attention_map(square * np.nan), "values from nan"),

@@ -1,4 +1,6 @@
-"""Coloured texts: which word has which ground, that it can be read on it, and that lines are broken where they end."""
+"""Coloured texts: which word has which ground, that it can be read on it, and that lines are broken
+where they end.
+"""
 
 from itertools import pairwise
 
@@ -41,7 +43,9 @@ def test_each_word_has_the_colour_of_its_weight() -> None:
     ax = coloured_text(WORDS, weights).axes[0]
     assert [text.get_text() for text in ax.texts] == WORDS
     blues = matplotlib.colormaps["Blues"]
-    np.testing.assert_allclose(colours(ax), [blues(weight / 0.4)[:3] for weight in weights], atol=0.003)
+    np.testing.assert_allclose(
+        colours(ax), [blues(weight / 0.4)[:3] for weight in weights], atol=0.003
+    )
     assert (np.diff(grey(colours(ax))) < 0).all()  # in grey, more is darker
     for text, ground in zip(ax.texts, grounds(ax), strict=True):
         inside = ground.get_bbox()
@@ -71,7 +75,9 @@ def test_letters_can_be_read_on_every_ground(signed: bool) -> None:
     ax = coloured_text(["word"] * 201, weights, signed=signed).axes[0]
     for text, colour in zip(ax.texts, colours(ax), strict=True):
         # Of the relative luminances, as the guidelines put it.
-        darker, lighter = sorted(linear(np.array([colour, to_rgb(text.get_color())])) @ (0.2126, 0.7152, 0.0722))
+        darker, lighter = sorted(
+            linear(np.array([colour, to_rgb(text.get_color())])) @ (0.2126, 0.7152, 0.0722)
+        )
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5
     for text, line in zip(ax.texts, ax.lines, strict=False):
         assert line.get_color() == text.get_color()
@@ -90,7 +96,21 @@ def test_letters_have_the_higher_contrast() -> None:
 @given(words=st.lists(st.text(max_size=12), min_size=1, max_size=40))
 @example(words=["b" * 60, "1" * 500, "." * 30])
 @example(
-    words=["a" * 500, "b", "$x_1$", "\\frac{a}", "a\nb", "\x00", "\u0301", "\u200b", "", "   ", "🙂", "中文", "אב"]
+    words=[
+        "a" * 500,
+        "b",
+        "$x_1$",
+        "\\frac{a}",
+        "a\nb",
+        "\x00",
+        "\u0301",
+        "\u200b",
+        "",
+        "   ",
+        "🙂",
+        "中文",
+        "אב",
+    ]
 )
 @pytest.mark.filterwarnings("error")
 def test_any_words_stay_on_the_page_and_apart(words: list[str]) -> None:
@@ -151,8 +171,12 @@ def test_several_texts_share_a_scale() -> None:
 
 def test_figures_can_be_read() -> None:
     rng = np.random.default_rng(1)
-    check_readable(coloured_text(WORDS * 3, rng.random(3 * len(WORDS)), "A title", label="attention weight"))
-    check_readable(coloured_text(WORDS, rng.normal(size=len(WORDS)), "A title", True, label="effect"))
+    check_readable(
+        coloured_text(WORDS * 3, rng.random(3 * len(WORDS)), "A title", label="attention weight")
+    )
+    check_readable(
+        coloured_text(WORDS, rng.normal(size=len(WORDS)), "A title", True, label="effect")
+    )
     check_readable(coloured_text(["one"], [0.0]))
 
 

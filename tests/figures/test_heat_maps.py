@@ -13,7 +13,9 @@ from glassformer.figures.heat_maps import finish, name_row, panel, rescaled, sho
 from glassformer.figures.style import new_figure
 from refusals import refused
 
-matrices = arrays(float, array_shapes(min_dims=2, max_dims=2, max_side=5), elements=st.floats(-1e300, 1e300))
+matrices = arrays(
+    float, array_shapes(min_dims=2, max_dims=2, max_side=5), elements=st.floats(-1e300, 1e300)
+)
 
 
 def one_axes() -> Axes:
@@ -25,7 +27,8 @@ def test_rescaling_keeps_the_order_and_fills_0_to_1(values: np.ndarray) -> None:
     shown = rescaled(values)
     assert shown.min() == 0
     assert shown.max() == (0 if np.ptp(values / max(np.abs(values).max(), 1e-300)) == 0 else 1)
-    a, b = values.ravel()[:, None], values.ravel()[None, :]
+    a = values.ravel()[:, None]
+    b = values.ravel()[None, :]
     assert not ((a < b) & (shown.ravel()[:, None] > shown.ravel()[None, :])).any()
 
 

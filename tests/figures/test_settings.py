@@ -1,4 +1,6 @@
-"""Figures have the same pixels under every setting of matplotlib, and colours and letters that show in any axes."""
+"""Figures have the same pixels under every setting of matplotlib, and colours and letters that show
+in any axes.
+"""
 
 import io
 import os
@@ -28,16 +30,56 @@ from other_settings import FIGURES, NAMES, ROUNDS, SETTINGS, STYLES, pixels
 
 WORST: dict[str, dict[str, Any]] = {
     "formulas": {"text.usetex": True},
-    "upside down": {"image.origin": "lower", "image.cmap": "Reds", "image.interpolation": "bilinear"},
-    "letters": {"font.size": 20, "font.family": "serif", "font.weight": "bold", "font.style": "italic"},
-    "colours": {"text.color": "white", "axes.labelcolor": "white", "xtick.color": "white", "ytick.color": "white"},
-    "background": {"figure.facecolor": "black", "axes.facecolor": "red", "savefig.facecolor": "black"},
-    "sketch": {"path.sketch": (5, 50, 9), "path.effects": [withStroke(linewidth=4, foreground="red")]},
-    "ticks": {"xtick.top": True, "xtick.labelbottom": False, "ytick.right": True, "ytick.labelleft": False},
+    "upside down": {
+        "image.origin": "lower",
+        "image.cmap": "Reds",
+        "image.interpolation": "bilinear",
+    },
+    "letters": {
+        "font.size": 20,
+        "font.family": "serif",
+        "font.weight": "bold",
+        "font.style": "italic",
+    },
+    "colours": {
+        "text.color": "white",
+        "axes.labelcolor": "white",
+        "xtick.color": "white",
+        "ytick.color": "white",
+    },
+    "background": {
+        "figure.facecolor": "black",
+        "axes.facecolor": "red",
+        "savefig.facecolor": "black",
+    },
+    "sketch": {
+        "path.sketch": (5, 50, 9),
+        "path.effects": [withStroke(linewidth=4, foreground="red")],
+    },
+    "ticks": {
+        "xtick.top": True,
+        "xtick.labelbottom": False,
+        "ytick.right": True,
+        "ytick.labelleft": False,
+    },
     "layout": {"figure.autolayout": True, "figure.constrained_layout.use": True, "figure.dpi": 37},
-    "files": {"savefig.dpi": 31, "savefig.bbox": "tight", "savefig.transparent": True, "savefig.format": "svg"},
-    "numbers": {"axes.formatter.use_mathtext": True, "axes.unicode_minus": False, "axes.formatter.limits": (0, 0)},
-    "drawing": {"lines.antialiased": False, "text.antialiased": False, "text.hinting": "none", "path.snap": False},
+    "files": {
+        "savefig.dpi": 31,
+        "savefig.bbox": "tight",
+        "savefig.transparent": True,
+        "savefig.format": "svg",
+    },
+    "numbers": {
+        "axes.formatter.use_mathtext": True,
+        "axes.unicode_minus": False,
+        "axes.formatter.limits": (0, 0),
+    },
+    "drawing": {
+        "lines.antialiased": False,
+        "text.antialiased": False,
+        "text.hinting": "none",
+        "path.snap": False,
+    },
     "math": {"text.parse_math": True, "mathtext.default": "rm"},
 }
 
@@ -82,22 +124,34 @@ def test_all_settings_at_other_values_change_no_pixel(reference: dict[str, np.nd
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(1, len(ROUNDS)))
-def test_no_other_value_of_any_setting_changes_a_pixel(number: int, reference: dict[str, np.ndarray]) -> None:
+def test_no_other_value_of_any_setting_changes_a_pixel(
+    number: int, reference: dict[str, np.ndarray]
+) -> None:
     check_all_figures(reference, ROUNDS[number])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
-def test_no_style_of_matplotlib_changes_a_pixel(style: str, reference: dict[str, np.ndarray]) -> None:
+def test_no_style_of_matplotlib_changes_a_pixel(
+    style: str, reference: dict[str, np.ndarray]
+) -> None:
     check_all_figures(reference, dict(matplotlib.style.library[style]))
 
 
 def test_saved_files_are_the_same(tmp_path: Path) -> None:
     formats = ("png", "svg", "pdf")
-    plain = [path.read_bytes() for path in save_figure(FIGURES["panel"](), tmp_path / "a", "one", formats=formats)]
+    plain = [
+        path.read_bytes()
+        for path in save_figure(FIGURES["panel"](), tmp_path / "a", "one", formats=formats)
+    ]
     settings = {name: value for kind in WORST.values() for name, value in kind.items()}
-    with matplotlib.rc_context(settings | {"svg.fonttype": "path", "pdf.compression": 0, "pdf.use14corefonts": True}):
-        saved = [path.read_bytes() for path in save_figure(FIGURES["panel"](), tmp_path / "b", "one", formats=formats)]
+    with matplotlib.rc_context(
+        settings | {"svg.fonttype": "path", "pdf.compression": 0, "pdf.use14corefonts": True}
+    ):
+        saved = [
+            path.read_bytes()
+            for path in save_figure(FIGURES["panel"](), tmp_path / "b", "one", formats=formats)
+        ]
     assert saved == plain
 
 
@@ -106,7 +160,9 @@ def test_labels_are_written_as_they_are(name: str) -> None:
     figure = FIGURES[name]()
     figure.draw_without_rendering()
     texts = [text for text in figure.findobj(Text) if text.get_text()]
-    assert {"a_b", "$x" if name in ("map", "words") else "$x$"} <= {text.get_text() for text in texts}
+    assert {"a_b", "$x" if name in ("map", "words") else "$x$"} <= {
+        text.get_text() for text in texts
+    }
     assert not any(text.get_parse_math() or text.get_usetex() for text in texts)
 
 
@@ -163,7 +219,9 @@ def check_map(figure: Figure, ax: Axes) -> None:
         assert contrast(text.get_color(), BLUES[row, column]) > 4.5
 
 
-@pytest.mark.parametrize("kind", [*WORST, "dark_background", "Solarize_Light2", "grayscale", "ggplot"])
+@pytest.mark.parametrize(
+    "kind", [*WORST, "dark_background", "Solarize_Light2", "grayscale", "ggplot"]
+)
 def test_the_callers_axes_and_figures_show_colours_and_letters(kind: str) -> None:
     settings = dict(WORST.get(kind) or matplotlib.style.library[kind])
     # pyplot's own axes need TeX for formulas, and pixels to compare.
@@ -195,7 +253,9 @@ def test_formulas_do_not_reach_the_callers_axes() -> None:
     pyplot.close("all")
 
 
-def test_a_figure_of_pyplot_takes_the_style_to_where_it_is_drawn(reference: dict[str, np.ndarray]) -> None:
+def test_a_figure_of_pyplot_takes_the_style_to_where_it_is_drawn(
+    reference: dict[str, np.ndarray],
+) -> None:
     pyplot = agg()
     names = NAMES[:3]
     weights = np.random.default_rng(3).dirichlet(np.ones(3), 3)[None, None]
@@ -233,7 +293,9 @@ def test_panels_of_the_course_are_drawn_alike() -> None:
         pyplot.close("all")
 
 
-def test_the_eight_panels_of_the_course_are_those_of_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_eight_panels_of_the_course_are_those_of_the_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pyplot = agg()
     shown: list[np.ndarray] = []
     monkeypatch.setattr(plt, "show", lambda: shown.append(pixels(plt.gcf())))
@@ -259,11 +321,18 @@ for each in (figure, coloured_text(["a_b", "$x$", "good"], [0.1, -0.5, 0.2], sig
     print(hashlib.sha256(file.getvalue()).hexdigest())
 """
     file = tmp_path / "matplotlibrc"
-    file.write_text("image.lut: 3\nfont.weight: bold\nfont.style: italic\nmathtext.fontset: cm\n", encoding="utf-8")
+    file.write_text(
+        "image.lut: 3\nfont.weight: bold\nfont.style: italic\nmathtext.fontset: cm\n",
+        encoding="utf-8",
+    )
     paths = os.pathsep.join(filter(None, sys.path))
     printed = []
     for settings in ({}, {"MATPLOTLIBRC": str(file)}):
         environment = {**os.environ, "PYTHONPATH": paths, **settings}
         command = [sys.executable, "-c", code]
-        printed.append(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+        printed.append(
+            subprocess.run(
+                command, env=environment, check=True, capture_output=True, text=True
+            ).stdout
+        )
     assert printed[0] == printed[1] != ""

@@ -24,7 +24,13 @@ def head(seed: int = 0, qk_dim: int = 3) -> HeadWeights:
 def tables(weights: HeadWeights) -> dict[str, np.ndarray]:
     """What the panels show, before they are rescaled."""
     trace = NumpyHead(weights).trace(SEQ)
-    computed = {"Attn": trace.weights, "K": trace.K, "Q": trace.Q, "V": trace.V, "Out": trace.output}
+    computed = {
+        "Attn": trace.weights,
+        "K": trace.K,
+        "Q": trace.Q,
+        "V": trace.V,
+        "Out": trace.output,
+    }
     return {name: {**weights.matrices, **computed}[name].T for name in ORDER}
 
 
@@ -35,11 +41,16 @@ def named(ax: Axes) -> str:
 def check_scales(axes: list[Axes], heads: list[HeadWeights]) -> None:
     """Each panel shows its values on a scale centred at 0, whose limit stands in its title."""
     for place, ax in enumerate(axes):
-        name, block = ORDER[place % 2 + 2 * (place // (2 * len(heads)))], place // 2 % len(heads)
+        name = ORDER[place % 2 + 2 * (place // (2 * len(heads)))]
+        block = place // 2 % len(heads)
         values = tables(heads[block])[name]
         np.testing.assert_array_equal(ax.images[0].get_array(), values)
         limit = 1 if name == "Attn" else np.abs(values).max()
-        assert (named(ax), ax.images[0].get_clim(), ax.images[0].get_cmap().name) == (name, (-limit, limit), "RdBu_r")
+        assert (named(ax), ax.images[0].get_clim(), ax.images[0].get_cmap().name) == (
+            name,
+            (-limit, limit),
+            "RdBu_r",
+        )
         assert ax.get_title().endswith("0 to 1" if name == "Attn" else f"±{limit:.3g}")
 
 
@@ -56,23 +67,39 @@ def test_a_matrix_of_zeros_has_a_scale() -> None:
 
 
 def test_axes_are_named_as_in_the_course_and_by_the_tokens() -> None:
-    axes = dict(zip(ORDER, draw_comparison(head(), None, SEQ, NAMES, input_names=INPUTS).axes, strict=True))
+    axes = dict(
+        zip(ORDER, draw_comparison(head(), None, SEQ, NAMES, input_names=INPUTS).axes, strict=True)
+    )
     labels = {name: (ax.get_xlabel(), ax.get_ylabel()) for name, ax in axes.items()}
-    weights, results = ("d_in", "d_qk"), ("seq", "d_qk")
+    weights = ("d_in", "d_qk")
+    results = ("seq", "d_qk")
     assert labels == {
         **{"Km": weights, "Qm": weights, "Vm": ("d_in", "d_v"), "Attn": ("Q", "K")},
         **{"K": results, "Q": results, "V": ("seq", "d_v"), "Out": ("seq", "d_v")},
     }
-    ticks = {name: [label.get_text() for label in ax.get_xticklabels()] for name, ax in axes.items()}
+    ticks = {
+        name: [label.get_text() for label in ax.get_xticklabels()] for name, ax in axes.items()
+    }
     assert ticks["Km"] == ticks["Vm"] == [*INPUTS, "p0", "p1", "p2"]
     assert ticks["K"] == ticks["Attn"] == ticks["Out"] == NAMES
     numbered = draw_comparison(head(), None, SEQ).axes[0]
-    assert [label.get_text() for label in numbered.get_xticklabels()] == ["0", "1", "2", "3", "p0", "p1", "p2"]
+    assert [label.get_text() for label in numbered.get_xticklabels()] == [
+        "0",
+        "1",
+        "2",
+        "3",
+        "p0",
+        "p1",
+        "p2",
+    ]
 
 
 def test_a_comparison_puts_one_head_beside_the_other() -> None:
-    first, second = head(1), head(2, qk_dim=6)
-    figure = draw_comparison(first, second, SEQ, NAMES, input_names=INPUTS, title="hand and learned")
+    first = head(1)
+    second = head(2, qk_dim=6)
+    figure = draw_comparison(
+        first, second, SEQ, NAMES, input_names=INPUTS, title="hand and learned"
+    )
     check_scales(figure.axes, [first, second])
     assert [[text.get_text() for text in ax.texts] for ax in figure.axes[:4]] == [
         ["hand-designed"],
@@ -94,7 +121,8 @@ def test_what_does_not_fit_is_refused() -> None:
 
 def circuits(size: int, v_dim: int, scale: float = 1.0) -> Circuits:
     rng = np.random.default_rng(size)
-    qk, values = scale * rng.normal(size=(size, size)), rng.normal(size=(size, v_dim))
+    qk = scale * rng.normal(size=(size, size))
+    values = rng.normal(size=(size, v_dim))
     qk[0, 1] = np.nan
     return qk, values
 
@@ -103,7 +131,9 @@ def circuits(size: int, v_dim: int, scale: float = 1.0) -> Circuits:
 def test_scores_and_values_stand_around_zero(size: int, v_dim: int) -> None:
     qk, values = circuits(size, v_dim)
     names = [f"A{i}" for i in range(size)]
-    figure = draw_circuit_comparison((qk, values), (qk, values), names, "circuits", value_names=[*"ABCDEFGH"][:v_dim])
+    figure = draw_circuit_comparison(
+        (qk, values), (qk, values), names, "circuits", value_names=[*"ABCDEFGH"][:v_dim]
+    )
     scores, worths = figure.axes[:2]
     for ax, table in ((scores, qk), (worths, values)):
         drawn = np.ma.filled(ax.images[0].get_array(), np.nan)
@@ -111,7 +141,9 @@ def test_scores_and_values_stand_around_zero(size: int, v_dim: int) -> None:
         assert ax.images[0].get_clim() == (-1, 1)
         assert ax.images[0].get_cmap().name == "RdBu_r"
     kinds = ("score", "value")
-    assert [ax.get_ylabel() for ax in figure.axes[4:]] == [f"share of the head's largest {kind}" for kind in kinds]
+    assert [ax.get_ylabel() for ax in figure.axes[4:]] == [
+        f"share of the head's largest {kind}" for kind in kinds
+    ]
     assert [label.get_text() for label in scores.get_xticklabels()] == (names if size <= 40 else [])
     assert [label.get_text() for label in worths.get_xticklabels()] == [*"ABCDEFGH"][:v_dim]
     assert len(scores.texts) == 1 + (qk.size - 1 if size <= 12 else 0)  # with the name of the row
@@ -119,7 +151,8 @@ def test_scores_and_values_stand_around_zero(size: int, v_dim: int) -> None:
 
 
 def test_each_of_two_heads_has_its_own_scale() -> None:
-    first, second = circuits(13, 1, scale=20), circuits(13, 1)
+    first = circuits(13, 1, scale=20)
+    second = circuits(13, 1)
     names = ["CLS", *(f"A{i}" for i in range(12))]
     figure = draw_circuit_comparison(first, second, names, "unique", value_names=["out"])
     shown_tables = (first[0], first[1], second[0], second[1])
@@ -129,11 +162,18 @@ def test_each_of_two_heads_has_its_own_scale() -> None:
         drawn = np.ma.filled(ax.images[0].get_array(), np.nan)
         np.testing.assert_allclose(drawn, table / limit)
         assert ax.get_title().endswith(f", ±{limit:.3g}")
-        written = {(round(text.get_position()[1]), round(text.get_position()[0])): text.get_text() for text in ax.texts}
+        written = {
+            (round(text.get_position()[1]), round(text.get_position()[0])): text.get_text()
+            for text in ax.texts
+        }
         for place, value in np.ndenumerate(table):
-            assert np.isnan(value) or float(written[place]) == pytest.approx(value, abs=0.51 if limit >= 10 else 0.051)
+            assert np.isnan(value) or float(written[place]) == pytest.approx(
+                value, abs=0.51 if limit >= 10 else 0.051
+            )
     assert len(figure.axes) == 6
-    assert {"hand-designed", "learned"} <= {text.get_text() for ax in figure.axes[:4:2] for text in ax.texts}
+    assert {"hand-designed", "learned"} <= {
+        text.get_text() for ax in figure.axes[:4:2] for text in ax.texts
+    }
     assert "grey" in figure.get_supxlabel()
     check_readable(figure)
 

@@ -1,4 +1,6 @@
-"""The figures' style: series can be told apart without colour, and files do not depend on who draws when."""
+"""The figures' style: series can be told apart without colour, and files do not depend on who draws
+when.
+"""
 
 import pickle
 import re
@@ -25,7 +27,9 @@ LIGHTENING = ("viridis",)
 """Every sequential map of colours that a figure uses."""
 
 APART = 15.0
-"""CIE Lab units between two series, some six times what can just be noticed: thin lines and small dots need more."""
+"""CIE Lab units between two series, some six times what can just be noticed: thin lines and small
+dots need more.
+"""
 
 
 @style.in_style
@@ -52,7 +56,13 @@ def test_neighbouring_series_differ_in_grey() -> None:
 
 def test_the_simulation_knows_reference_colours_and_keeps_grey() -> None:
     known = np.array(
-        [[53.24, 80.09, 67.20], [87.73, -86.18, 83.18], [32.30, 79.19, -107.86], [100.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+        [
+            [53.24, 80.09, 67.20],
+            [87.73, -86.18, 83.18],
+            [32.30, 79.19, -107.86],
+            [100.0, 0.0, 0.0],
+            [0.0, 0.0, 0.0],
+        ]
     )
     colours = rgb(["#ff0000", "#00ff00", "#0000ff", "#ffffff", "#000000"])
     np.testing.assert_allclose(lab(colours), known, atol=0.01)
@@ -77,7 +87,8 @@ def test_sequential_maps_darken_all_the_way(vision: str) -> None:
 @pytest.mark.parametrize("vision", VISIONS)
 def test_the_diverging_map_tells_its_sides_apart(vision: str) -> None:
     half = colormap(DIVERGING)
-    below, above = half[:128][::-1], half[128:]
+    below = half[:128][::-1]
+    above = half[128:]
     assert min(smallest_step(side, vision) for side in (below, above)) > 0
     # From a fifth of the way on; nearer the middle both sides are almost white.
     apart = np.linalg.norm(lab(below, vision) - lab(above, vision), axis=1)[26:]
@@ -85,8 +96,14 @@ def test_the_diverging_map_tells_its_sides_apart(vision: str) -> None:
 
 
 def test_every_map_of_colours_that_is_used_has_been_tested() -> None:
-    named = re.compile(r'(?:colormap(?:: str)?|cmap|SEQUENTIAL|DIVERGING|SIGNED) *= *(?:colour_map\()?"(\w+)"')
-    used = {name for path in SOURCES.rglob("*.py") for name in named.findall(path.read_text(encoding="utf-8"))}
+    named = re.compile(
+        r'(?:colormap(?:: str)?|cmap|SEQUENTIAL|DIVERGING|SIGNED) *= *(?:colour_map\()?"(\w+)"'
+    )
+    used = {
+        name
+        for path in SOURCES.rglob("*.py")
+        for name in named.findall(path.read_text(encoding="utf-8"))
+    }
     assert used >= {"Blues", "Reds"}
     assert used <= {*DARKENING, *LIGHTENING, DIVERGING}
 
@@ -103,7 +120,10 @@ def test_files_are_written_the_same_each_time_whatever_the_callers_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     formats = ("png", "svg", "pdf")
-    first = [path.read_bytes() for path in style.save_figure(drawing(), tmp_path / "a", "one", formats=formats)]
+    first = [
+        path.read_bytes()
+        for path in style.save_figure(drawing(), tmp_path / "a", "one", formats=formats)
+    ]
     # A day that matplotlib would write into the files.
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     with matplotlib.rc_context({"axes.grid": False, "font.size": 20, "savefig.dpi": 30}):

@@ -18,7 +18,14 @@ VOCAB = 11
 
 def make_model(window: int | None = 3, max_seq_len: int = 64) -> Decoder:
     torch.manual_seed(1)
-    sizes = {"num_layers": 2, "hidden_dim": 16, "ff_dim": 16, "head_dim": 4, "num_kv_heads": 2, "sinks": True}
+    sizes = {
+        "num_layers": 2,
+        "hidden_dim": 16,
+        "ff_dim": 16,
+        "head_dim": 4,
+        "num_kv_heads": 2,
+        "sinks": True,
+    }
     return decoder(vocab_size=VOCAB, window=window, max_seq_len=max_seq_len, **sizes).double()
 
 
@@ -28,12 +35,18 @@ def make_model(window: int | None = 3, max_seq_len: int = 64) -> Decoder:
     window=st.sampled_from([None, 1, 3, 5, 50]),
     prefill=st.integers(1, 9),
     turns=st.lists(
-        st.tuples(st.booleans(), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9), st.integers(1, 5)),
+        st.tuples(
+            st.booleans(),
+            st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9),
+            st.integers(1, 5),
+        ),
         min_size=1,
         max_size=4,
     ),
 )
-def test_replies_to_whole_prompts(window: int | None, prefill: int, turns: list[tuple[bool, list[int], int]]) -> None:
+def test_replies_to_whole_prompts(
+    window: int | None, prefill: int, turns: list[tuple[bool, list[int], int]]
+) -> None:
     model = make_model(window, 128)
     continuation = Continuation(model, 100)
     prompt: list[int] = []
@@ -50,7 +63,11 @@ def test_only_what_is_new_is_read(passes: list[int], monkeypatch: pytest.MonkeyP
     continuation = Continuation(make_model())
     first = [1, 2, 3, 4, 5, 6, 7, 8, 9]
     second = [*first, 10, 0, 1]
-    for prompt, count, unread, lengths in ((first, 3, 9, [4, 4, 1, 1, 1]), (second, 2, 3, [3, 1]), (second, 2, 0, [1])):
+    for prompt, count, unread, lengths in (
+        (first, 3, 9, [4, 4, 1, 1, 1]),
+        (second, 2, 3, [3, 1]),
+        (second, 2, 0, [1]),
+    ):
         del passes[:]
         assert continuation.unread(prompt) == unread
         list(continuation.reply(prompt, count))
@@ -67,11 +84,14 @@ def replaced_in_place(linear: torch.nn.Linear) -> None:
 
 def test_a_text_is_read_again_under_other_weights() -> None:
     model = make_model()
-    continuation, prompt = Continuation(model), [1, 2, 3, 4, 5]
+    continuation = Continuation(model)
+    prompt = [1, 2, 3, 4, 5]
     list(continuation.reply(prompt, 4))
     for change in (
         lambda: model.layers[0].attention.value.weight.mul_(3.0),
-        lambda: model.load_state_dict({name: weight.flip(0) for name, weight in model.state_dict().items()}),
+        lambda: model.load_state_dict(
+            {name: weight.flip(0) for name, weight in model.state_dict().items()}
+        ),
         lambda: setattr(model.layers[1].ffn, "down", copy.deepcopy(model.layers[0].ffn.down)),
         lambda: replaced_in_place(model.layers[1].ffn.down),
     ):
@@ -93,7 +113,9 @@ def test_a_reply_that_breaks_off_leaves_no_trace(monkeypatch: pytest.MonkeyPatch
 
     def interrupted(self: Decoder, tokens: torch.Tensor, **more: object) -> torch.Tensor:
         # Some layers have read the tokens, others have not.
-        more["cache"].layers[0].append(torch.ones(1, 2, 2, 4).double(), torch.ones(1, 2, 2, 4).double())
+        more["cache"].layers[0].append(
+            torch.ones(1, 2, 2, 4).double(), torch.ones(1, 2, 2, 4).double()
+        )
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:

@@ -9,7 +9,14 @@ from glassformer.models import Decoder, DecoderConfig, EncoderDecoder, EncoderDe
 from glassformer.observe.capture import capture
 from refusals import refused
 
-SIZES = {"vocab_size": 61, "num_layers": 3, "hidden_dim": 32, "ff_dim": 48, "num_heads": 4, "head_dim": 8}
+SIZES = {
+    "vocab_size": 61,
+    "num_layers": 3,
+    "hidden_dim": 32,
+    "ff_dim": 48,
+    "num_heads": 4,
+    "head_dim": 8,
+}
 VARIANTS = {
     "dense": {},
     "grouped": {"num_kv_heads": 2, "key_weights": True},
@@ -48,7 +55,9 @@ def test_cached_texts_equal_uncached_ones_and_each_text_is_what_it_would_be_alon
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("prompts", [PROMPTS, [[1, 2, 3, 4, 5, 6, 7]], [[1, 2, 3, 4, 5, 6]]])
-def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(variant, prompts, monkeypatch, passes):
+def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(
+    variant, prompts, monkeypatch, passes
+):
     decoder = model(**VARIANTS[variant])
     expected = uncached(decoder, prompts, 12)
     monkeypatch.setattr(sys.modules["glassformer.generation.decoding"], "PREFILL", 3)
@@ -58,7 +67,10 @@ def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(variant, prompts
     with capture(decoder, what="residual", layers=0, queries=-1) as seen:
         generate(decoder, prompts, 2)
     length = max(map(len, prompts))
-    assert [record.queries for record in seen.records] == [(length - 1,), (length,)]  # of the whole prompt
+    assert [record.queries for record in seen.records] == [
+        (length - 1,),
+        (length,),
+    ]  # of the whole prompt
 
 
 class Contrary(Decoder):
@@ -67,9 +79,15 @@ class Contrary(Decoder):
 
 
 CHANGES = {
-    "hook of a layer": lambda decoder: decoder.layers[1].register_forward_hook(lambda module, args, output: -output),
-    "hook of the model": lambda decoder: decoder.register_forward_hook(lambda module, args, output: -output),
-    "hook before": lambda decoder: decoder.register_forward_pre_hook(lambda module, args: (args[0] // 2,)),
+    "hook of a layer": lambda decoder: decoder.layers[1].register_forward_hook(
+        lambda module, args, output: -output
+    ),
+    "hook of the model": lambda decoder: decoder.register_forward_hook(
+        lambda module, args, output: -output
+    ),
+    "hook before": lambda decoder: decoder.register_forward_pre_hook(
+        lambda module, args: (args[0] // 2,)
+    ),
     "another class": lambda decoder: setattr(decoder, "__class__", Contrary),
 }
 
@@ -162,7 +180,9 @@ def test_bad_input_is_named(prompts, new, options, message):
         generate(model(), prompts, new, **options)
 
 
-@pytest.mark.parametrize("other", [torch.nn.Linear(2, 2), EncoderDecoder(EncoderDecoderConfig(9, 8, 8, 1, 1, 1, 4, 4))])
+@pytest.mark.parametrize(
+    "other", [torch.nn.Linear(2, 2), EncoderDecoder(EncoderDecoderConfig(9, 8, 8, 1, 1, 1, 4, 4))]
+)
 @pytest.mark.parametrize("call", [lambda other: generate(other, [[1]], 2), Continuation])
 @pytest.mark.usefixtures("without_type_checks")
 def test_only_decoders_generate(call, other):

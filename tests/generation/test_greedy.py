@@ -15,7 +15,12 @@ from refusals import refused
 def make(seed: int = 0, **changes: Any) -> EncoderDecoder:
     """A model that is sure of itself, so that rounding decides nothing."""
     torch.manual_seed(seed)
-    sizes: dict[str, Any] = {"max_source_len": 8, "max_target_len": 9, "target_vocab_size": 6, "dropout": 0.4}
+    sizes: dict[str, Any] = {
+        "max_source_len": 8,
+        "max_target_len": 9,
+        "target_vocab_size": 6,
+        "dropout": 0.4,
+    }
     model = EncoderDecoder(EncoderDecoderConfig(12, 16, 24, 2, 1, 2, **sizes | changes)).eval()
     with torch.no_grad():
         model.output.weight.mul_(50)
@@ -23,7 +28,9 @@ def make(seed: int = 0, **changes: Any) -> EncoderDecoder:
 
 
 @torch.no_grad()
-def by_hand(model: EncoderDecoder, source: Tensor, count: int, start: int, end: int | None) -> list[int]:
+def by_hand(
+    model: EncoderDecoder, source: Tensor, count: int, start: int, end: int | None
+) -> list[int]:
     """One source at a time, without its padding, every step from the start."""
     model.eval()
     source = source[source != model.config.pad_id][None]
@@ -42,9 +49,13 @@ def by_hand(model: EncoderDecoder, source: Tensor, count: int, start: int, end: 
     seed=st.integers(0, 10),
 )
 @settings(max_examples=10, deadline=None)
-def test_it_is_the_argmax_of_each_step(lengths: list[int], count: int, end: int | None, seed: int) -> None:
+def test_it_is_the_argmax_of_each_step(
+    lengths: list[int], count: int, end: int | None, seed: int
+) -> None:
     model = make(seed)
-    source = torch.randint(1, 12, (len(lengths), 8)).where(torch.arange(8) < torch.tensor(lengths)[:, None], 0)
+    source = torch.randint(1, 12, (len(lengths), 8)).where(
+        torch.arange(8) < torch.tensor(lengths)[:, None], 0
+    )
     tokens = greedy_decode(model, source, count, 1, end)
     expected = torch.tensor([by_hand(model, row, count, 1, end) for row in source])
     assert torch.equal(tokens, expected[:, : tokens.shape[1]])
@@ -59,7 +70,9 @@ def test_the_cached_logits_are_those_of_the_whole_target(monkeypatch: pytest.Mon
     source[1, 3:] = 0
     seen: list[Tensor] = []
     decode = model.decode
-    monkeypatch.setattr(model, "decode", lambda *arguments: seen.append(decode(*arguments)) or seen[-1])
+    monkeypatch.setattr(
+        model, "decode", lambda *arguments: seen.append(decode(*arguments)) or seen[-1]
+    )
     tokens = greedy_decode(model, source, 9, 1)
     assert [logits.shape[1] for logits in seen] == [1] * 9
     target = torch.cat([torch.ones_like(tokens[:, :1]), tokens[:, :-1]], dim=1)
@@ -73,8 +86,12 @@ def test_masks_and_slots_reach_the_model() -> None:
     source = torch.randint(1, 12, (2, 5, 2))
     real = torch.tensor([[True] * 5, [True, True, False, False, False]])
     padded = source.masked_fill(~real[..., None], 0)
-    assert torch.equal(greedy_decode(model, source, 6, 1, source_real=real), greedy_decode(model, padded, 6, 1))
-    assert torch.equal(greedy_decode(model, source[1:, :2], 6, 1), greedy_decode(model, padded, 6, 1)[1:])
+    assert torch.equal(
+        greedy_decode(model, source, 6, 1, source_real=real), greedy_decode(model, padded, 6, 1)
+    )
+    assert torch.equal(
+        greedy_decode(model, source[1:, :2], 6, 1), greedy_decode(model, padded, 6, 1)[1:]
+    )
 
 
 def test_what_the_model_writes_is_no_padding() -> None:
@@ -86,7 +103,9 @@ def test_what_the_model_writes_is_no_padding() -> None:
     source = torch.randint(1, 12, (2, 5))
     masks: list[Tensor] = []
     for block in model.decoder_layers:
-        block.register_forward_pre_hook(lambda _, __, more: masks.append(more["key_padding"]), with_kwargs=True)
+        block.register_forward_pre_hook(
+            lambda _, __, more: masks.append(more["key_padding"]), with_kwargs=True
+        )
     assert torch.equal(greedy_decode(model, source, 4, 1, 2), torch.zeros(2, 4, dtype=torch.long))
     assert masks == [None] * 8
 

@@ -5,7 +5,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from glassformer.generation.loops import FEWEST_OF_A_LIST, FEWEST_TOKENS, LONGEST_PERIOD, LoopDetector
+from glassformer.generation.loops import (
+    FEWEST_OF_A_LIST,
+    FEWEST_TOKENS,
+    LONGEST_PERIOD,
+    LoopDetector,
+)
 
 
 def ends_in_a_loop(tokens: Iterable[int]) -> bool:
@@ -16,7 +21,8 @@ def ends_in_a_loop(tokens: Iterable[int]) -> bool:
 @pytest.mark.parametrize("period", [1, 2, 4, 7, 31, LONGEST_PERIOD])
 @pytest.mark.parametrize("before", [0, 1, 100])
 def test_a_loop_is_found_when_it_has_lasted(period: int, before: int) -> None:
-    loop, begin = LoopDetector(), [-1 - each for each in range(before)]
+    loop = LoopDetector()
+    begin = [-1 - each for each in range(before)]
     text = [*begin, *(each % period for each in range(1000))]
     found = next(at for at, token in enumerate(text) if loop.add(token))
     assert found - before + 1 == max(FEWEST_TOKENS, 4 * period)
@@ -27,7 +33,11 @@ def test_texts_that_go_on_are_no_loops() -> None:
     assert not ends_in_a_loop([rng.randrange(4) for _ in range(20_000)])
     numbered = [token for item in range(300) for token in (1, item, 2, 3, 4)]
     assert not ends_in_a_loop(numbered)
-    counted = [token for item in range(1000) for token in (100 + item // 100, 100 + item // 10 % 10, 100 + item % 10)]
+    counted = [
+        token
+        for item in range(1000)
+        for token in (100 + item // 100, 100 + item // 10 % 10, 100 + item % 10)
+    ]
     assert not ends_in_a_loop(counted)
     rows = [token for item in range(40) for token in (*[5] * 20, item)]  # lines of dashes
     assert not ends_in_a_loop(rows)

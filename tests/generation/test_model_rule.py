@@ -37,7 +37,10 @@ FILE = "generation_config.json"
         ({"do_sample": False}, SamplingRule(temperature=0)),
         ({"do_sample": False, "repetition_penalty": 1.1}, SamplingRule(0, repetition_penalty=1.1)),
         ({"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1}, SamplingRule(0)),
-        ({"do_sample": True, "temperature": 1, "repetition_penalty": 1.05}, SamplingRule(repetition_penalty=1.05)),
+        (
+            {"do_sample": True, "temperature": 1, "repetition_penalty": 1.05},
+            SamplingRule(repetition_penalty=1.05),
+        ),
         ({"general.sampling.temp": 0.6, "general.sampling.top_k": 20}, SamplingRule(0.6, 20)),
         ({"general.sampling.penalty_repeat": 1.2}, replace(DEFAULT_RULE, repetition_penalty=1.2)),
     ],
@@ -48,7 +51,9 @@ def test_files_name_a_rule(settings: dict[str, Any], rule: SamplingRule) -> None
 
 
 @pytest.mark.parametrize("settings", [{}, {"eos_token_id": [1, 2]}, {"temperature": None}])
-def test_files_without_a_rule_leave_it_to_the_short_name_and_the_default(settings: dict[str, Any]) -> None:
+def test_files_without_a_rule_leave_it_to_the_short_name_and_the_default(
+    settings: dict[str, Any],
+) -> None:
     assert find_rule(settings, FILE).rule == DEFAULT_RULE
     assert find_rule(settings, FILE).source == "the default"
     assert find_rule(settings, FILE, SamplingRule(0.3)).rule == SamplingRule(0.3)
@@ -70,7 +75,9 @@ def test_files_without_a_rule_leave_it_to_the_short_name_and_the_default(setting
         ({"general.sampling.min_p": "x"}, "general.sampling.min_p = 'x'"),
     ],
 )
-def test_a_rule_that_is_malformed_or_contradicts_itself_is_named_and_left(settings: dict[str, Any], named: str) -> None:
+def test_a_rule_that_is_malformed_or_contradicts_itself_is_named_and_left(
+    settings: dict[str, Any], named: str
+) -> None:
     found = find_rule(settings, FILE)
     assert found.rule == DEFAULT_RULE
     assert found.fault is not None
@@ -79,7 +86,9 @@ def test_a_rule_that_is_malformed_or_contradicts_itself_is_named_and_left(settin
     assert "\n" not in found.fault
 
 
-@pytest.mark.parametrize("rule", [SamplingRule(0.6, 20, 0.9, min_p=0.1, repetition_penalty=1.1), SamplingRule(0.0)])
+@pytest.mark.parametrize(
+    "rule", [SamplingRule(0.6, 20, 0.9, min_p=0.1, repetition_penalty=1.1), SamplingRule(0.0)]
+)
 def test_a_written_rule_is_read_again(rule: SamplingRule) -> None:
     assert find_rule(generation_config(rule), FILE).rule == rule
     assert find_rule(gguf_sampling(rule), "model.gguf").rule == rule
@@ -87,14 +96,22 @@ def test_a_written_rule_is_read_again(rule: SamplingRule) -> None:
 
 def test_what_a_user_says_goes_before() -> None:
     model = SamplingRule(0.2, top_p=0.9, repetition_penalty=1.1)
-    assert overridden(model, {"temperature": None, "seed": 3}) == SamplingRule(0.2, None, 0.9, 3, 0.0, 1.1)
+    assert overridden(model, {"temperature": None, "seed": 3}) == SamplingRule(
+        0.2, None, 0.9, 3, 0.0, 1.1
+    )
     assert overridden(model, {"temperature": 1.0}) == SamplingRule(1.0, repetition_penalty=1.1)
     assert overridden(model, {"repetition_penalty": 1.0}) == SamplingRule(0.2, top_p=0.9)
 
 
 def test_rules_in_words() -> None:
-    assert in_words(SamplingRule(0.2, 40, 0.9, min_p=0.1)) == "temperature 0.2, top-k 40, top-p 0.9, min-p 0.1"
-    assert in_words(SamplingRule(0, repetition_penalty=1.1)) == "always the most likely token, repetition penalty 1.1"
+    assert (
+        in_words(SamplingRule(0.2, 40, 0.9, min_p=0.1))
+        == "temperature 0.2, top-k 40, top-p 0.9, min-p 0.1"
+    )
+    assert (
+        in_words(SamplingRule(0, repetition_penalty=1.1))
+        == "always the most likely token, repetition penalty 1.1"
+    )
     assert in_words(SamplingRule()) == "temperature 1"
 
 

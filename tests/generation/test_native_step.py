@@ -38,9 +38,24 @@ pytestmark = pytest.mark.usefixtures("library", "fast_forms")
 
 Run = tuple[Tensor, Tensor | None, int]
 VOCAB = 61
-BASE = DecoderConfig(vocab_size=VOCAB, num_layers=2, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, max_seq_len=64)
+BASE = DecoderConfig(
+    vocab_size=VOCAB,
+    num_layers=2,
+    hidden_dim=32,
+    ff_dim=64,
+    num_heads=4,
+    head_dim=8,
+    max_seq_len=64,
+)
 MIXTURE = dataclasses.replace(
-    BASE, num_experts=4, window=5, sinks=True, ff_bias=True, attention_bias=True, clamp=Clamp(), num_kv_heads=2
+    BASE,
+    num_experts=4,
+    window=5,
+    sinks=True,
+    ff_bias=True,
+    attention_bias=True,
+    clamp=Clamp(),
+    num_kv_heads=2,
 )
 
 
@@ -51,11 +66,15 @@ def decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32, seed: int
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1 or name.endswith("bias"):
-                parameter.normal_(float(name.endswith(("norm.weight", "key_weights"))), 0.5, generator=generator)
+                parameter.normal_(
+                    float(name.endswith(("norm.weight", "key_weights"))), 0.5, generator=generator
+                )
             else:
                 parameter.normal_(0, parameter.shape[-1] ** -0.5, generator=generator)
         for name, packed in model.named_buffers():
-            packed.random_(*((121, 126) if name.endswith("scales") else (0, 256)), generator=generator)
+            packed.random_(
+                *((121, 126) if name.endswith("scales") else (0, 256)), generator=generator
+            )
     return model.to(dtype).eval()
 
 
@@ -77,7 +96,12 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def linear_layers(model: Decoder) -> list[tuple[nn.Module, str, Linear]]:
     """Those of attention and the output, with their owners and names."""
     owners = (model, *(block.attention for block in model.layers))
-    return [(owner, name, part) for owner in owners for name, part in owner.named_children() if type(part) is Linear]
+    return [
+        (owner, name, part)
+        for owner in owners
+        for name, part in owner.named_children()
+        if type(part) is Linear
+    ]
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -99,9 +123,14 @@ def ordinarily(model: Decoder, cache: Cache) -> Callable[[Tensor], Tensor]:
 @st.composite
 def configs(draw: st.DrawFn, expert_format: str = "dense") -> DecoderConfig:
     packed = expert_format == "mxfp4"
-    kv_heads, group, experts = draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    kv_heads = draw(st.integers(1, 3))
+    group = draw(st.integers(1, 5))
+    experts = draw(st.integers(1, 6))
     ff_dim = 32 * draw(st.integers(1, 3)) if packed else draw(st.integers(0, 80))
-    flags = {name: draw(st.booleans()) for name in ("key_weights", "sinks", "attention_bias", "tied_output")}
+    flags = {
+        name: draw(st.booleans())
+        for name in ("key_weights", "sinks", "attention_bias", "tied_output")
+    }
     return DecoderConfig(
         vocab_size=VOCAB,
         num_layers=draw(st.integers(1, 3)),
@@ -128,8 +157,11 @@ def configs(draw: st.DrawFn, expert_format: str = "dense") -> DecoderConfig:
 @st.composite
 def of_families(draw: st.DrawFn) -> DecoderConfig:
     """Forms of other families than gpt-oss's."""
-    kv_heads, group, head_dim = draw(st.integers(1, 3)), draw(st.integers(1, 3)), 4 * draw(st.integers(1, 9))
-    learned, place = draw(st.booleans()), draw(st.sampled_from(["before", "after", "both"]))
+    kv_heads = draw(st.integers(1, 3))
+    group = draw(st.integers(1, 3))
+    head_dim = 4 * draw(st.integers(1, 9))
+    learned = draw(st.booleans())
+    place = draw(st.sampled_from(["before", "after", "both"]))
     window = draw(st.none() | st.integers(1, 30))
     rotation: dict[str, Any] = {"learned_positions": True}
     if not learned:
@@ -171,10 +203,14 @@ def of_families(draw: st.DrawFn) -> DecoderConfig:
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
     """Tokens, which of the first ones are real, and how many are read before the steps."""
-    batch, prompt, steps = draw(st.integers(1, 9)), draw(st.integers(1, 20)), draw(st.integers(1, 20))
+    batch = draw(st.integers(1, 9))
+    prompt = draw(st.integers(1, 20))
+    steps = draw(st.integers(1, 20))
     real = None
     if draw(st.booleans()):
-        start = torch.tensor(draw(st.lists(st.integers(0, prompt - 1), min_size=batch, max_size=batch)))
+        start = torch.tensor(
+            draw(st.lists(st.integers(0, prompt - 1), min_size=batch, max_size=batch))
+        )
         real = torch.arange(prompt) >= start[:, None]
     return drawn(batch, prompt + steps), real, prompt
 
@@ -186,7 +222,8 @@ def both(model: Decoder, run: Run) -> tuple[Tensor, Tensor, list[Cache]]:
     for cache in caches:
         with torch.inference_mode():
             model(tokens[:, :prompt], cache=cache, key_padding=real)
-    natively, expected = DecodingStep(model, caches[0]), ordinarily(model, caches[1])
+    natively = DecodingStep(model, caches[0])
+    expected = ordinarily(model, caches[1])
     return read(natively, tokens[:, prompt:]), read(expected, tokens[:, prompt:]), caches
 
 
@@ -197,16 +234,24 @@ def relative(got: Tensor, expected: Tensor) -> float:
 
 @given(config=configs() | of_families(), run=runs(), seed=st.integers(0, 99))
 @settings(max_examples=120, derandomize=True)  # two experts may be closer than rounding
-def test_logits_and_cache_are_those_of_the_forward_pass(config: DecoderConfig, run: Run, seed: int) -> None:
+def test_logits_and_cache_are_those_of_the_forward_pass(
+    config: DecoderConfig, run: Run, seed: int
+) -> None:
     model = decoder(config, seed=seed)
     with pytest.MonkeyPatch.context() as patch, counted(patch) as counts:
         got, expected, (ours, theirs) = both(model, run)
     tokens, real, prompt = run
     batch, length = tokens.shape
     # Learned positions count real tokens, which the native step does not.
-    assert counts == ([] if config.learned_positions and real is not None else [batch] * (length - prompt))
+    assert counts == (
+        [] if config.learned_positions and real is not None else [batch] * (length - prompt)
+    )
     exact = decoder(config, seed=seed).double()
-    padding = None if real is None else torch.cat([real, torch.ones_like(tokens[:, prompt:]).bool()], dim=1)
+    padding = (
+        None
+        if real is None
+        else torch.cat([real, torch.ones_like(tokens[:, prompt:]).bool()], dim=1)
+    )
     reference = exact(tokens, key_padding=padding)[:, prompt:].detach()
     assert relative(got, reference) < 1e-5 + 2 * relative(expected, reference)
     assert ours.length == theirs.length
@@ -225,9 +270,14 @@ class Rounded(LayerCache):
 
 @given(config=configs() | configs("mxfp4"), run=runs(), seed=st.integers(0, 99))
 @settings(max_examples=60, derandomize=True)  # two experts may be closer than rounding
-def test_bfloat16_weights_and_cache_are_used_in_float32(config: DecoderConfig, run: Run, seed: int) -> None:
-    """Up to roundings of keys and values that fall to the other side; packed experts also round their tokens."""
-    narrow, wide = decoder(config, torch.bfloat16, seed), decoder(config, torch.bfloat16, seed).float()
+def test_bfloat16_weights_and_cache_are_used_in_float32(
+    config: DecoderConfig, run: Run, seed: int
+) -> None:
+    """Up to roundings of keys and values that fall to the other side; packed experts also round
+    their tokens.
+    """
+    narrow = decoder(config, torch.bfloat16, seed)
+    wide = decoder(config, torch.bfloat16, seed).float()
     for name, norm in narrow.named_modules():
         if seed % 2 and isinstance(norm, RMSNorm):  # which may have more digits than the rest
             with torch.no_grad():
@@ -235,7 +285,8 @@ def test_bfloat16_weights_and_cache_are_used_in_float32(config: DecoderConfig, r
             norm.weight = nn.Parameter(wide.get_submodule(name).weight.detach().clone())
     tokens, _, prompt = run
     tokens = tokens[:, prompt:]
-    cache, reference = narrow.new_cache(*tokens.shape), wide.new_cache(*tokens.shape)
+    cache = narrow.new_cache(*tokens.shape)
+    reference = wide.new_cache(*tokens.shape)
     for layer in reference.layers:
         layer.__class__ = Rounded
     with pytest.MonkeyPatch.context() as patch, counted(patch) as counts:
@@ -244,7 +295,9 @@ def test_bfloat16_weights_and_cache_are_used_in_float32(config: DecoderConfig, r
     assert relative(got, read(ordinarily(wide, reference), tokens)) < 1e-2
 
 
-@pytest.mark.parametrize("config", [BASE, MIXTURE, dataclasses.replace(MIXTURE, expert_format="mxfp4")])
+@pytest.mark.parametrize(
+    "config", [BASE, MIXTURE, dataclasses.replace(MIXTURE, expert_format="mxfp4")]
+)
 def test_bfloat16_logits_are_no_worse_than_those_of_the_forward_pass(config: DecoderConfig) -> None:
     errors: list[Tensor] = []
     for seed in range(16):
@@ -258,9 +311,15 @@ def test_bfloat16_logits_are_no_worse_than_those_of_the_forward_pass(config: Dec
 
 
 @pytest.mark.parametrize("config", [BASE, dataclasses.replace(MIXTURE, expert_format="mxfp4")])
-def test_layers_of_8_bits_are_those_of_the_forward_pass(config: DecoderConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, exact, tokens = decoder(config, torch.bfloat16), decoder(config, torch.bfloat16).double(), drawn(3, 24)
-    for (owner, name, linear), (_, _, wide) in zip(linear_layers(model), linear_layers(exact), strict=True):
+def test_layers_of_8_bits_are_those_of_the_forward_pass(
+    config: DecoderConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = decoder(config, torch.bfloat16)
+    exact = decoder(config, torch.bfloat16).double()
+    tokens = drawn(3, 24)
+    for (owner, name, linear), (_, _, wide) in zip(
+        linear_layers(model), linear_layers(exact), strict=True
+    ):
         wide.weight.data = in_8_bits(owner, name, linear).weight.double()
     with counted(monkeypatch) as counts:
         got, expected, _ = both(model, (tokens, None, 4))
@@ -280,8 +339,14 @@ def draw_blocks(blocks: Tensor, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q5_0", "Q8_0"])
-def test_layers_and_tables_of_blocks_are_those_of_the_forward_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = decoder(dataclasses.replace(BASE, hidden_dim=64, ff_dim=96, num_heads=4, num_kv_heads=2, head_dim=16))
+def test_layers_and_tables_of_blocks_are_those_of_the_forward_pass(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = decoder(
+        dataclasses.replace(
+            BASE, hidden_dim=64, ff_dim=96, num_heads=4, num_kv_heads=2, head_dim=16
+        )
+    )
 
     def drawn_blocks(layer: PackedLinear | PackedEmbedding) -> nn.Module:
         draw_blocks(layer.blocks, kind)
@@ -289,7 +354,11 @@ def test_layers_and_tables_of_blocks_are_those_of_the_forward_pass(kind: str, mo
 
     for owner, name, linear in linear_layers(model):
         bias = linear.bias is not None
-        setattr(owner, name, drawn_blocks(PackedLinear(linear.in_features, linear.out_features, kind, bias=bias)))
+        setattr(
+            owner,
+            name,
+            drawn_blocks(PackedLinear(linear.in_features, linear.out_features, kind, bias=bias)),
+        )
     model.embedding = drawn_blocks(PackedEmbedding(VOCAB, 64, kind))
     model.output = PackedLinear(64, VOCAB, kind).eval()
     model.output.blocks = model.embedding.blocks
@@ -300,7 +369,9 @@ def test_layers_and_tables_of_blocks_are_those_of_the_forward_pass(kind: str, mo
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packed_experts_are_those_of_the_forward_pass(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_experts_are_those_of_the_forward_pass(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = decoder(dataclasses.replace(MIXTURE, hidden_dim=64), dtype)
     kinds = {"gate": "Q8_0", "up": "Q4_1", "down": "Q5_0"}
     for block in model.layers:
@@ -321,12 +392,19 @@ def test_packed_experts_are_those_of_the_forward_pass(dtype: torch.dtype, monkey
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("form", ["dense", "mixture", "packed"])
-def test_bits_are_those_of_each_text_alone(form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_are_those_of_each_text_alone(
+    form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if form == "packed" and dtype == torch.float32:
         pytest.skip("packed experts of float32 models take the ordinary way")
-    config = {"dense": BASE, "mixture": MIXTURE, "packed": dataclasses.replace(MIXTURE, expert_format="mxfp4")}[form]
+    config = {
+        "dense": BASE,
+        "mixture": MIXTURE,
+        "packed": dataclasses.replace(MIXTURE, expert_format="mxfp4"),
+    }[form]
     monkeypatch.setattr(native_step, "_PRODUCTS_PER_THREAD", 1)
-    model, tokens = decoder(config, dtype), drawn(7, 24)
+    model = decoder(config, dtype)
+    tokens = drawn(7, 24)
 
     def logits(texts: Tensor) -> Tensor:
         with counted(monkeypatch) as counts:
@@ -341,14 +419,17 @@ def test_bits_are_those_of_each_text_alone(form: str, dtype: torch.dtype, monkey
             assert torch.equal(logits(tokens[2:3]), expected[2:3])
 
 
-def test_every_instruction_set_gives_the_same(at_level: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_instruction_set_gives_the_same(
+    at_level: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(native, "library", lambda: at_level)
     for config in (MIXTURE, dataclasses.replace(BASE, head_dim=70, hidden_dim=37, ff_dim=29)):
         got, expected, _ = both(decoder(config), (drawn(3, 40), None, 20))
         assert relative(got, expected) < 1e-5
 
 
-# ---- what takes the ordinary way ------------------------------------------------------------------------------------
+# ---- what takes the ordinary way
+# ------------------------------------------------------------------------------------
 
 
 class Doubled(nn.Module):
@@ -362,7 +443,9 @@ class OwnLinear(nn.Linear):
 
 def in_8_bits(owner: nn.Module, name: str, linear: nn.Linear) -> PackedLinear:
     """``owner``'s linear layer ``name``, replaced by its weights in Q8_0."""
-    packed = PackedLinear(linear.in_features, linear.out_features, "Q8_0", bias=linear.bias is not None)
+    packed = PackedLinear(
+        linear.in_features, linear.out_features, "Q8_0", bias=linear.bias is not None
+    )
     packed.blocks = encode("Q8_0", linear.weight)
     packed.bias = linear.bias
     setattr(owner, name, packed.eval())
@@ -384,18 +467,28 @@ def post_norm(model: Decoder) -> None:
 
 # Handles of hooks, patches and blocks last as long as the context.
 ORDINARY: dict[str, Callable[[Decoder], Any]] = {
-    "hook": lambda model: model.layers[1].ffn.register_forward_hook(lambda module, args, output: 2 * output),
+    "hook": lambda model: model.layers[1].ffn.register_forward_hook(
+        lambda module, args, output: 2 * output
+    ),
     "pre-hook": lambda model: model.output.register_forward_pre_hook(lambda module, args: None),
-    "global hook": lambda model: nn.modules.module.register_module_forward_hook(lambda *arguments: None),
-    "module of another class": lambda model: setattr(model.layers[1].ffn.gate, "__class__", OwnLinear),
+    "global hook": lambda model: nn.modules.module.register_module_forward_hook(
+        lambda *arguments: None
+    ),
+    "module of another class": lambda model: setattr(
+        model.layers[1].ffn.gate, "__class__", OwnLinear
+    ),
     "parametrization": parametrized,
     "post-norm block": post_norm,
-    "norm without weights": lambda model: setattr(model, "final_norm", nn.LayerNorm(32, elementwise_affine=False)),
+    "norm without weights": lambda model: setattr(
+        model, "final_norm", nn.LayerNorm(32, elementwise_affine=False)
+    ),
     "another forward": lambda model: setattr(model.final_norm, "forward", lambda x: 2 * x),
     "another hidden": lambda model: setattr(
         model, "hidden", lambda *args, **more: 2 * Decoder.hidden(model, *args, **more)
     ),
-    "compiled": lambda model: setattr(model.layers[0], "_compiled_call_impl", model.layers[0]._call_impl),
+    "compiled": lambda model: setattr(
+        model.layers[0], "_compiled_call_impl", model.layers[0]._call_impl
+    ),
     "another method": lambda model: mock.patch.object(SwiGLU, "forward", lambda self, x: 2 * x),
     "watching": lambda model: watching(lambda call: None),
     "editing": lambda model: editing(lambda call: dataclasses.replace(call, scale=0.0)),
@@ -407,11 +500,19 @@ ORDINARY: dict[str, Callable[[Decoder], Any]] = {
 
 CHANGES: dict[str, Callable[[Decoder], Any]] = {
     "in place": lambda model: model.layers[0].attention.value.weight.data.mul_(2),
-    "data": lambda model: setattr(model.final_norm.weight, "data", 3 * model.final_norm.weight.data),
-    "parameter": lambda model: setattr(model.output, "weight", nn.Parameter(-model.output.weight.data)),
+    "data": lambda model: setattr(
+        model.final_norm.weight, "data", 3 * model.final_norm.weight.data
+    ),
+    "parameter": lambda model: setattr(
+        model.output, "weight", nn.Parameter(-model.output.weight.data)
+    ),
     "sinks": lambda model: setattr(model.layers[1].attention, "sinks", nn.Parameter(torch.ones(4))),
-    "first sinks": lambda model: setattr(model.layers[1].attention, "sinks", nn.Parameter(torch.ones(4))),
-    "state": lambda model: model.load_state_dict(decoder(MIXTURE, seed=1).state_dict(), assign=True),
+    "first sinks": lambda model: setattr(
+        model.layers[1].attention, "sinks", nn.Parameter(torch.ones(4))
+    ),
+    "state": lambda model: model.load_state_dict(
+        decoder(MIXTURE, seed=1).state_dict(), assign=True
+    ),
     "module": lambda model: setattr(model.layers, "1", decoder(MIXTURE, seed=2).layers[1]),
     "training": lambda model: model.train(),
 }
@@ -425,7 +526,9 @@ def test_a_changed_model_is_used_from_the_next_step_on_in_the_ordinary_way_if_so
     change = (ORDINARY | CHANGES)[name]
     dense = name in (*ORDINARY, "first sinks") and name != "collecting"  # which reads routers
     config = BASE if dense else MIXTURE
-    tokens, counts, logits = drawn(2, 10), [], []
+    tokens = drawn(2, 10)
+    counts = []
+    logits = []
     for natively in (True, False):
         if not natively:
             monkeypatch.setattr(native, "look", lambda: (None, ""))
@@ -451,12 +554,16 @@ def test_experts_of_equal_scores_are_those_that_the_forward_pass_takes() -> None
 
 
 def test_factors_that_depend_on_the_length_take_the_ordinary_way() -> None:
-    model = decoder(dataclasses.replace(BASE, rope_scaling=options.LongRope((1.0,) * 4, (2.0,) * 4, 16)))
+    model = decoder(
+        dataclasses.replace(BASE, rope_scaling=options.LongRope((1.0,) * 4, (2.0,) * 4, 16))
+    )
     assert _Plan.of(model, model.new_cache(1, 8)) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_other_dtypes_take_the_ordinary_way(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_dtypes_take_the_ordinary_way(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = decoder(BASE).to(dtype)
     with counted(monkeypatch) as counts:
         assert DecodingStep(model, model.new_cache(1))(drawn(1, 1)).dtype == dtype
@@ -464,14 +571,17 @@ def test_other_dtypes_take_the_ordinary_way(dtype: torch.dtype, monkeypatch: pyt
 
 
 def test_torchs_defaults_change_nothing() -> None:
-    model, tokens = decoder(BASE), drawn(2, 6)
-    cache, expected = model.new_cache(2), read(DecodingStep(model, model.new_cache(2)), tokens)
+    model = decoder(BASE)
+    tokens = drawn(2, 6)
+    cache = model.new_cache(2)
+    expected = read(DecodingStep(model, model.new_cache(2)), tokens)
     with defaults(torch.bfloat16):
         found = read(DecodingStep(model, cache), tokens)
     assert relative(found, expected) < 1e-5
 
 
-# ---- bad input ------------------------------------------------------------------------------------------------------
+# ---- bad input
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("without_type_checks")
@@ -495,12 +605,16 @@ def test_refused_tokens_leave_the_cache_as_it_was() -> None:
             step(tokens)
         assert cache.length == 2
         assert torch.equal(cache.padding, real)
-        assert all(torch.equal(layer.keys, before) for layer, before in zip(cache.layers, keys, strict=True))
+        assert all(
+            torch.equal(layer.keys, before)
+            for layer, before in zip(cache.layers, keys, strict=True)
+        )
     assert read(step, drawn(2, 8)).shape == (2, 8, VOCAB)
 
 
 @pytest.mark.parametrize(
-    "place", ["embedding.weight", "layers.0.attention.value.weight", "layers.0.ffn.router.score.weight"]
+    "place",
+    ["embedding.weight", "layers.0.attention.value.weight", "layers.0.ffn.router.score.weight"],
 )
 def test_nan_and_infinity_spread_as_in_the_forward_pass(place: str) -> None:
     for number in (float("nan"), float("inf")):
@@ -514,7 +628,8 @@ def test_a_model_that_nothing_can_change_is_looked_at_once(monkeypatch: pytest.M
     looks: list[None] = []
     is_current = _Plan.is_current
     monkeypatch.setattr(_Plan, "is_current", lambda self: looks.append(None) or is_current(self))
-    model, prompt = decoder(BASE), drawn(1, 3)
+    model = decoder(BASE)
+    prompt = drawn(1, 3)
     with counted(monkeypatch) as counts:
         texts = generate(model, prompt, 6)
         assert (len(looks), counts) == (1, [1] * 5)
@@ -524,7 +639,9 @@ def test_a_model_that_nothing_can_change_is_looked_at_once(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", ["embedding", "positions"])
 def test_a_table_is_never_read_beyond_its_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens are checked against the configuration, which a table in another's place need not follow."""
+    """Tokens are checked against the configuration, which a table in another's place need not
+    follow.
+    """
     learned = {"learned_positions": True, "rope_scaling": None} if name == "positions" else {}
     model = decoder(dataclasses.replace(BASE, tied_output=False, max_seq_len=16, **learned))
     setattr(model, name, nn.Embedding(3, BASE.hidden_dim))

@@ -9,17 +9,24 @@ from torch import Tensor
 from glassformer.generation.sampling import SamplingRule, _draw
 from refusals import refused
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
-def reference(logits: list[float], temperature: float, top_k: int | None, top_p: float) -> list[float]:
-    """Greedy accumulation, one token at a time from the most likely down; lists, math.exp and math.fsum only."""
+def reference(
+    logits: list[float], temperature: float, top_k: int | None, top_p: float
+) -> list[float]:
+    """Greedy accumulation, one token at a time from the most likely down; lists, math.exp and
+    math.fsum only.
+    """
     ranking = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
     highest = logits[ranking[0]]
     if temperature == 0:
         kept = {ranking[0]: 1.0}
     else:
-        kept = {token: math.exp((logits[token] - highest) / temperature) for token in ranking[:top_k]}
+        kept = {
+            token: math.exp((logits[token] - highest) / temperature) for token in ranking[:top_k]
+        }
     total = math.fsum(kept.values())
     if top_p < 1:
         nucleus: dict[int, float] = {}
@@ -49,8 +56,12 @@ tokens_logits = st.lists(
     top_p=st.one_of(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), st.floats(0, 1)),
 )
 @settings(max_examples=400, deadline=None)
-def test_it_is_the_definition(logits: list[float], temperature: float, top_k: int | None, top_p: float) -> None:
-    result = SamplingRule(temperature=temperature, top_k=top_k, top_p=top_p).distribution(doubles(logits))
+def test_it_is_the_definition(
+    logits: list[float], temperature: float, top_k: int | None, top_p: float
+) -> None:
+    result = SamplingRule(temperature=temperature, top_k=top_k, top_p=top_p).distribution(
+        doubles(logits)
+    )
     expected = doubles(reference(logits, temperature, top_k, top_p))
     torch.testing.assert_close(result, expected, atol=1e-12, rtol=1e-9)
     # Below the normal float64 numbers, exp may round to zero or not.
@@ -59,8 +70,11 @@ def test_it_is_the_definition(logits: list[float], temperature: float, top_k: in
 
 @given(weights=st.lists(st.integers(1, 6), min_size=1, max_size=12), data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_nucleus_is_the_smallest_that_reaches_top_p_also_at_its_border(weights: list[int], data: st.DataObject) -> None:
-    # Whole weights make every border a fraction, so which sets reach it is decided in whole numbers.
+def test_nucleus_is_the_smallest_that_reaches_top_p_also_at_its_border(
+    weights: list[int], data: st.DataObject
+) -> None:
+    # Whole weights make every border a fraction, so which sets reach it is decided in whole
+    # numbers.
     total = sum(weights)
     share = data.draw(st.integers(1, total))
     result = SamplingRule(top_p=share / total).distribution(doubles(weights).log())
@@ -85,7 +99,9 @@ def test_ties_go_to_the_lowest_tokens() -> None:
     assert SamplingRule(temperature=0.0).distribution(logits).tolist() == [0, 1, 0, 0]
     assert SamplingRule(top_p=0.0).distribution(logits).tolist() == [0, 1, 0, 0]
     assert SamplingRule(top_k=2).distribution(logits).tolist() == [0, 0.5, 0.5, 0]
-    assert SamplingRule(top_k=100).distribution(torch.zeros(5000)).nonzero().squeeze(-1).tolist() == list(range(100))
+    assert SamplingRule(top_k=100).distribution(torch.zeros(5000)).nonzero().squeeze(
+        -1
+    ).tolist() == list(range(100))
 
 
 def test_rows_are_independent() -> None:
@@ -99,12 +115,17 @@ def test_rows_are_independent() -> None:
 @pytest.mark.parametrize("temperature", [1e-310, 1e-45, 1e-8])
 def test_tiny_temperatures_approach_greedy(temperature: float) -> None:
     logits = torch.tensor([[1e30, 3.0, -INF], [1.0, 2.0, 0.0]])
-    assert SamplingRule(temperature=temperature).distribution(logits).tolist() == [[1, 0, 0], [0, 1, 0]]
+    assert SamplingRule(temperature=temperature).distribution(logits).tolist() == [
+        [1, 0, 0],
+        [0, 1, 0],
+    ]
 
 
 def test_tokens_are_drawn_with_their_probabilities() -> None:
     probabilities = torch.tensor([0.0, 0.5, 0.0, 0.2, 0.3, 0.0])
-    drawn = SamplingRule().choose(probabilities.log().expand(50_000, 6), torch.Generator().manual_seed(0))
+    drawn = SamplingRule().choose(
+        probabilities.log().expand(50_000, 6), torch.Generator().manual_seed(0)
+    )
     counts = torch.bincount(drawn, minlength=6).double()
     assert counts[probabilities == 0].tolist() == [0, 0, 0]
     expected = 50_000 * probabilities[probabilities > 0].double()
@@ -113,8 +134,12 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
 
 
 @pytest.mark.parametrize(("uniform", "token"), [(0.0, 1), (0.25, 3), (math.nextafter(1, 0), 3)])
-def test_extreme_draws_hit_no_impossible_token(uniform: float, token: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "rand", lambda shape, **options: torch.full(shape, uniform, dtype=torch.float64))
+def test_extreme_draws_hit_no_impossible_token(
+    uniform: float, token: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        torch, "rand", lambda shape, **options: torch.full(shape, uniform, dtype=torch.float64)
+    )
     assert _draw(torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0]), None).item() == token
     assert _draw(torch.tensor([0.0, 0.75, 0.0, 2.25, 0.0]), None).item() == token
 
@@ -137,7 +162,9 @@ def test_sample_repeats_with_the_seed() -> None:
     assert SamplingRule().generator().initial_seed() != SamplingRule().generator().initial_seed()
 
 
-@pytest.mark.parametrize("rule", [SamplingRule(temperature=0.0), SamplingRule(top_p=0.0), SamplingRule(top_k=1)])
+@pytest.mark.parametrize(
+    "rule", [SamplingRule(temperature=0.0), SamplingRule(top_p=0.0), SamplingRule(top_k=1)]
+)
 def test_greedy_rules_take_the_argmax_and_draw_nothing(rule: SamplingRule) -> None:
     logits = torch.randn(8, 30, generator=torch.Generator().manual_seed(0)).round()
     generator = torch.Generator().manual_seed(0)
@@ -179,7 +206,9 @@ def test_impossible_rules_are_refused(arguments: dict[str, object], message: str
         SamplingRule(**arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("rule", [SamplingRule(), SamplingRule(temperature=0.0), SamplingRule(top_k=2, top_p=0.5)])
+@pytest.mark.parametrize(
+    "rule", [SamplingRule(), SamplingRule(temperature=0.0), SamplingRule(top_k=2, top_p=0.5)]
+)
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -30,7 +30,8 @@ def lm(byte_engine: Tokenizer) -> LanguageModel:
     content["pre_tokenizer"]["use_regex"] = True  # GPT-2's pattern, which GGUF has a name for
     tokenizer = from_json(json.dumps(content))
     model = Decoder(DecoderConfig(tokenizer.vocab_size, 2, 16, 32, 2, 8)).eval()
-    template, rule = ChatTemplate(TEMPLATE, "<|startoftext|>", "<|end|>"), SamplingRule(0.3, top_p=0.8)
+    template = ChatTemplate(TEMPLATE, "<|startoftext|>", "<|end|>")
+    rule = SamplingRule(0.3, top_p=0.8)
     stops = (tokenizer.special("<|end|>"), tokenizer.special("<|return|>"))
     return LanguageModel("small", model, tokenizer, template, stops, 0, rule=rule)
 
@@ -50,9 +51,14 @@ def test_what_was_saved_is_loaded_as_it_was(lm: LanguageModel, tmp_path: Path) -
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "tuned" / name).read_bytes()
 
 
-def test_it_chats_and_converts(lm: LanguageModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_chats_and_converts(
+    lm: LanguageModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lm.save(tmp_path / "tuned")
-    assert main(["convert", str(tmp_path / "tuned"), str(tmp_path / "tuned.gguf"), "--kind", "F32"]) == 0
+    assert (
+        main(["convert", str(tmp_path / "tuned"), str(tmp_path / "tuned.gguf"), "--kind", "F32"])
+        == 0
+    )
     packed = glassformer.load(tmp_path / "tuned.gguf", device="cpu")
     torch.testing.assert_close(packed("Hé, you"), lm("Hé, you"), rtol=1e-5, atol=1e-5)
     assert packed.prompt(SAID) == lm.prompt(SAID)
@@ -64,7 +70,9 @@ def test_it_chats_and_converts(lm: LanguageModel, tmp_path: Path, capsys: pytest
 
 def test_transformers_reads_it(lm: LanguageModel, tmp_path: Path) -> None:
     lm.save(tmp_path / "tuned")
-    theirs, tokenizer = (each.from_pretrained(tmp_path / "tuned") for each in (AutoModelForCausalLM, AutoTokenizer))
+    theirs, tokenizer = (
+        each.from_pretrained(tmp_path / "tuned") for each in (AutoModelForCausalLM, AutoTokenizer)
+    )
     tokens = lm.tokens("Hé, you")
     assert tokenizer("Hé, you")["input_ids"] == tokens[0].tolist()
     with torch.no_grad():
@@ -76,7 +84,14 @@ def test_transformers_reads_it(lm: LanguageModel, tmp_path: Path) -> None:
 def test_a_model_of_numbers_is_loaded_by_their_name(tmp_path: Path) -> None:
     from glassformer.data.released_tokenizer import number_tokenizer
 
-    lm = LanguageModel("numbers", Decoder(DecoderConfig(10, 1, 8, 8, 1, 8)).eval(), number_tokenizer(10), None, (), 0)
+    lm = LanguageModel(
+        "numbers",
+        Decoder(DecoderConfig(10, 1, 8, 8, 1, 8)).eval(),
+        number_tokenizer(10),
+        None,
+        (),
+        0,
+    )
     lm.save(tmp_path / "tuned")
     again = glassformer.load(tmp_path / "tuned", tokenizer="numbers", device="cpu")
     assert torch.equal(again("1 2 3"), lm("1 2 3"))

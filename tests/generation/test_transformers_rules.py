@@ -22,7 +22,10 @@ VOCAB = 500
 
 def processors(rule: SamplingRule) -> LogitsProcessorList:
     """What transformers makes of the same settings, in its order."""
-    chain = [RepetitionPenaltyLogitsProcessor(rule.repetition_penalty), TemperatureLogitsWarper(rule.temperature)]
+    chain = [
+        RepetitionPenaltyLogitsProcessor(rule.repetition_penalty),
+        TemperatureLogitsWarper(rule.temperature),
+    ]
     chain += [TopKLogitsWarper(rule.top_k)] if rule.top_k is not None else []
     chain += [TopPLogitsWarper(rule.top_p)] if rule.top_p < 1 else []
     chain += [MinPLogitsWarper(rule.min_p)] if rule.min_p > 0 else []
@@ -49,15 +52,19 @@ def held(tokens: Tensor) -> Tensor:
 @pytest.mark.parametrize("seed", range(100))
 def test_distributions_are_those_of_transformers(seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
-    rule, logits = random_rule(rng), 3 * torch.randn(4, VOCAB, generator=rng, dtype=torch.float64)
+    rule = random_rule(rng)
+    logits = 3 * torch.randn(4, VOCAB, generator=rng, dtype=torch.float64)
     tokens = torch.randint(VOCAB, (4, 30), generator=rng)
     expected = processors(rule)(tokens, logits.clone()).softmax(-1)
-    torch.testing.assert_close(rule.distribution(logits, held(tokens)), expected, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        rule.distribution(logits, held(tokens)), expected, rtol=1e-6, atol=1e-9
+    )
 
 
 def test_a_sampler_remembers_each_text_and_no_padding() -> None:
     rule = SamplingRule(temperature=0, repetition_penalty=2.0)
-    tokens, real = torch.tensor([[0, 3], [4, 4]]), torch.tensor([[False, True], [True, True]])
+    tokens = torch.tensor([[0, 3], [4, 4]])
+    real = torch.tensor([[False, True], [True, True]])
     sampler = Sampler(rule, tokens, real=real)
     logits = torch.tensor([[3.0, 2.9, 0.0, 5.0, 0.0], [3.0, 2.9, 0.0, 0.0, -1.0]])
     assert [sampler.choose(logits).tolist() for _ in range(3)] == [[0, 0], [1, 1], [3, 0]]
@@ -67,7 +74,8 @@ def test_a_sampler_remembers_each_text_and_no_padding() -> None:
 def test_a_padded_batch_is_each_text_alone(penalty: float) -> None:
     torch.manual_seed(0)
     model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8)).double().eval()
-    rule, texts = SamplingRule(temperature=0, repetition_penalty=penalty), [[3, 1, 4, 1, 5], [2, 7]]
+    rule = SamplingRule(temperature=0, repetition_penalty=penalty)
+    texts = [[3, 1, 4, 1, 5], [2, 7]]
     together = generate(model, texts, 20, rule=rule)
     assert together == [generate(model, [text], 20, rule=rule)[0] for text in texts]
 

@@ -1,6 +1,8 @@
-"""Each term of the bound: never below the error, equal to it where nothing is given away, and needed.
+"""Each term of the bound: never below the error, equal to it where nothing is given away, and
+needed.
 
-Heads over one letter have places that are positions, so that every score and every value can be chosen freely.
+Heads over one letter have places that are positions, so that every score and every value can be
+chosen freely.
 """
 
 import math
@@ -56,7 +58,9 @@ def head_of(scores: np.ndarray, values: np.ndarray) -> HeadWeights:
 
 
 def description_of(ideal: np.ndarray, attend: Selector) -> Description:
-    return Description(SequenceSpace(("A",), len(ideal)), attend, {"A": np.zeros(ideal.shape[1])}, ideal)
+    return Description(
+        SequenceSpace(("A",), len(ideal)), attend, {"A": np.zeros(ideal.shape[1])}, ideal
+    )
 
 
 def with_tiers(tiers: np.ndarray) -> Selector:
@@ -69,7 +73,9 @@ def from_queries(head: HeadWeights, description: Description, roundoff: float = 
     block = next(space.blocks(100_000))
     counted = block.real.copy()
     counted[:, : int(space.has_cls)] = False
-    queries = queries_of(space, block, counted, description.wanted(block), description.output(block))
+    queries = queries_of(
+        space, block, counted, description.wanted(block), description.output(block)
+    )
     return bound_of_queries(PlaceTables.of(head, space, roundoff), queries)
 
 
@@ -79,7 +85,8 @@ def from_pairs(head: HeadWeights, description: Description, roundoff: float = RO
 
 def error_of(head: HeadWeights, description: Description) -> float:
     """The largest error of any judged output of any sequence, one sequence at a time."""
-    space, largest = description.space, 0.0
+    space = description.space
+    largest = 0.0
     for block in space.blocks(1000):
         ideal = description.output(block)
         for x, real, target in zip(space.one_hot(block), block.real, ideal, strict=True):
@@ -91,8 +98,11 @@ def error_of(head: HeadWeights, description: Description) -> float:
 both = pytest.mark.parametrize("bound_of", [from_queries, from_pairs])
 
 
-def assert_tight(head: HeadWeights, description: Description, bound_of: BoundOf, factor: float = 1 + 1e-9) -> None:
-    error, bound = error_of(head, description), bound_of(head, description).error
+def assert_tight(
+    head: HeadWeights, description: Description, bound_of: BoundOf, factor: float = 1 + 1e-9
+) -> None:
+    error = error_of(head, description)
+    bound = bound_of(head, description).error
     assert error <= bound <= factor * error
 
 
@@ -107,24 +117,37 @@ def assert_tight(head: HeadWeights, description: Description, bound_of: BoundOf,
     missed=st.sampled_from([0.0, 1e-3, 1.0]),
 )
 def test_no_error_exceeds_either_bound(
-    seed: int, letters: str, max_len: int, has_cls: bool, num_tiers: int, scale: float, missed: float
+    seed: int,
+    letters: str,
+    max_len: int,
+    has_cls: bool,
+    num_tiers: int,
+    scale: float,
+    missed: float,
 ) -> None:
-    """Arbitrary tiers, uneven scores among wanted keys, margins of either sign, few and many others, every sequence."""
+    """Arbitrary tiers, uneven scores among wanted keys, margins of either sign, few and many
+    others, every sequence.
+    """
     max_len = min(max_len, 3) if letters == "ABC" else max_len
     rng = np.random.default_rng(seed)
     space = SequenceSpace(tuple(letters), max_len, has_cls)
     size = len(space.places[0])
     tiers = rng.integers(0, num_tiers, size=(size, size))
     values = {name: rng.normal(size=2) for name in space.token_names}
-    description = Description(space, with_tiers(tiers), values, rng.normal(size=(space.num_positions, 2)))
-    rows, qk_dim = space.num_tokens + space.num_positions, int(rng.integers(1, 6))
+    description = Description(
+        space, with_tiers(tiers), values, rng.normal(size=(space.num_positions, 2))
+    )
+    rows = space.num_tokens + space.num_positions
+    qk_dim = int(rng.integers(1, 6))
     head = HeadWeights(
         scale * rng.normal(size=(rows, qk_dim)),
         rng.normal(size=(rows, qk_dim)),
         description.value_rows + missed * rng.normal(size=(rows, 2)),
         np.eye(space.num_positions),
     )
-    error, listed, pairs = error_of(head, description), from_queries(head, description), from_pairs(head, description)
+    error = error_of(head, description)
+    listed = from_queries(head, description)
+    pairs = from_pairs(head, description)
     assert error <= min(listed.error, pairs.error)
     assert pairs.margin <= listed.margin + 1e-9
 
@@ -140,12 +163,15 @@ def test_no_error_exceeds_either_bound(
 def test_no_error_exceeds_the_bound_where_two_scores_and_extreme_values_make_it_large(
     seed: int, n: int, wanted: int, margin: float, spread: float
 ) -> None:
-    """The first keys wanted, with scores and values at the ends of their ranges; the others all at the margin."""
+    """The first keys wanted, with scores and values at the ends of their ranges; the others all at
+    the margin.
+    """
     rng = np.random.default_rng(seed)
     row = np.where(np.arange(n) < wanted, spread * rng.integers(0, 2, n), -margin)
     ideal = np.where(rng.integers(0, 2, (n, 1)) == 1, 1.0, -1.0)
     tiers = np.tile((np.arange(n) < wanted).astype(int), (n, 1))
-    head, description = head_of(np.tile(row, (n, 1)), ideal), description_of(ideal, with_tiers(tiers))
+    head = head_of(np.tile(row, (n, 1)), ideal)
+    description = description_of(ideal, with_tiers(tiers))
     error = error_of(head, description)
     assert error <= from_queries(head, description).error
     assert error <= from_pairs(head, description).error
@@ -158,9 +184,13 @@ def test_no_error_exceeds_the_bound_where_two_scores_and_extreme_values_make_it_
 def test_leakage_is_exact_where_all_others_have_one_score(
     bound_of: BoundOf, n: int, margin: float, value: float
 ) -> None:
-    row, ideal = np.where(np.arange(n) == 0, margin, 0.0), np.where(np.arange(n) == 0, 0.0, value)[:, None]
-    head, description = head_of(np.tile(row, (n, 1)), ideal), description_of(ideal, at_position(0))
-    assert error_of(head, description) == pytest.approx(abs(value) * (n - 1) / (n - 1 + math.exp(margin)), rel=1e-9)
+    row = np.where(np.arange(n) == 0, margin, 0.0)
+    ideal = np.where(np.arange(n) == 0, 0.0, value)[:, None]
+    head = head_of(np.tile(row, (n, 1)), ideal)
+    description = description_of(ideal, at_position(0))
+    assert error_of(head, description) == pytest.approx(
+        abs(value) * (n - 1) / (n - 1 + math.exp(margin)), rel=1e-9
+    )
     assert_tight(head, description, bound_of, 1 + 1e-6)
     assert bound_of(head, description).margin == pytest.approx(margin, rel=1e-12)
 
@@ -169,10 +199,14 @@ def test_leakage_is_exact_where_all_others_have_one_score(
 @pytest.mark.parametrize("k", [2, 5, 30])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_unevenness_is_exact_at_its_worst_share(bound_of: BoundOf, k: int, sign: float) -> None:
-    """One key of 1 + k is ahead by d = 2 ln k, a share of 1 / (1 + e^(d / 2)), and alone has another value."""
+    """One key of 1 + k is ahead by d = 2 ln k, a share of 1 / (1 + e^(d / 2)), and alone has
+    another value.
+    """
     first = np.arange(1 + k) == 0
-    scores, ideal = np.tile(np.where(first, 2 * math.log(k), 0.0), (1 + k, 1)), np.where(first, sign, 0.0)[:, None]
-    head, description = head_of(scores, ideal), description_of(ideal, everything())
+    scores = np.tile(np.where(first, 2 * math.log(k), 0.0), (1 + k, 1))
+    ideal = np.where(first, sign, 0.0)[:, None]
+    head = head_of(scores, ideal)
+    description = description_of(ideal, everything())
     assert error_of(head, description) == pytest.approx((k - 1) / (k + 1), rel=1e-9)
     assert_tight(head, description, bound_of)
     assert bound_of(head, description).margin == math.inf
@@ -202,18 +236,22 @@ def test_values_that_differ_but_have_the_wanted_mean_cost_nothing_when_listed() 
 @both
 @pytest.mark.parametrize("lower_first", [False, True])
 def test_a_missed_mean_and_leakage_add_up(bound_of: BoundOf, lower_first: bool) -> None:
-    n, missed, margin = 4, 0.3, math.log(60)
+    n = 4
+    missed = 0.3
+    margin = math.log(60)
     chosen = np.arange(n) == (n - 1 if lower_first else 0)
     ideal = np.where(chosen, 1.0, 4.0)[:, None]
     tiers = np.tile(chosen.astype(int), (n, 1))
-    # In shorter sequences than those with the chosen key, all keys are wanted and have what they are worth.
+    # In shorter sequences than those with the chosen key, all keys are wanted and have what they
+    # are worth.
     head = head_of(np.tile(margin * chosen, (n, 1)), ideal + missed * chosen[:, None])
     assert_tight(head, description_of(ideal, with_tiers(tiers)), bound_of, 1.04)
 
 
 @both
 def test_a_missed_mean_and_unevenness_add_up(bound_of: BoundOf) -> None:
-    k, missed = 3, 0.2
+    k = 3
+    missed = 0.2
     first = np.arange(1 + k) == 0
     ideal = np.where(first, 1.0, 0.0)[:, None]
     head = head_of(np.tile(2 * math.log(k) * first, (1 + k, 1)), ideal + missed)
@@ -223,12 +261,19 @@ def test_a_missed_mean_and_unevenness_add_up(bound_of: BoundOf) -> None:
 
 
 def test_unevenness_and_leakage_add_up_when_listed() -> None:
-    k, margin = 3, 9.0
-    first, last = np.arange(k + 2) == 0, np.arange(k + 2) == k + 1
+    k = 3
+    margin = 9.0
+    first = np.arange(k + 2) == 0
+    last = np.arange(k + 2) == k + 1
     row = np.where(last, 2 * math.log(k) - margin, np.where(first, 2 * math.log(k), 0.0))
     ideal = np.where(first, 1.0, np.where(last, 800.0, 0.0))[:, None]
     tiers = np.tile((~last).astype(int), (k + 2, 1))
-    assert_tight(head_of(np.tile(row, (k + 2, 1)), ideal), description_of(ideal, with_tiers(tiers)), from_queries, 1.08)
+    assert_tight(
+        head_of(np.tile(row, (k + 2, 1)), ideal),
+        description_of(ideal, with_tiers(tiers)),
+        from_queries,
+        1.08,
+    )
 
 
 @both
@@ -248,7 +293,8 @@ def test_the_worst_query_counts(bound_of: BoundOf, worst: int) -> None:
     scores = np.zeros((4, 4))
     scores[:, 0] = margins
     ideal = np.array([[0.0], [1.0], [1.0], [1.0]])
-    head, description = head_of(scores, ideal), description_of(ideal, at_position(0))
+    head = head_of(scores, ideal)
+    description = description_of(ideal, at_position(0))
     assert_tight(head, description, bound_of)
     assert bound_of(head, description).margin == pytest.approx(1.5)
 
@@ -266,7 +312,9 @@ def test_keys_at_the_querys_own_position_do_not_count() -> None:
     # B at the position of A scores highest and is worth most, but no sequence has both.
     space = SequenceSpace(("A", "B"), 1)
     head = HeadWeights(np.array([[0.0], [9.0]]), np.ones((2, 1)), np.array([[1.0], [100.0]]))
-    bound = from_pairs(head, Description(space, token("A").otherwise(token("B")), {"A": 1.0, "B": 100.0}))
+    bound = from_pairs(
+        head, Description(space, token("A").otherwise(token("B")), {"A": 1.0, "B": 100.0})
+    )
     assert bound.margin == math.inf
     assert bound.error < 1e-11
 
@@ -274,7 +322,9 @@ def test_keys_at_the_querys_own_position_do_not_count() -> None:
 def test_outputs_of_cls_do_not_count() -> None:
     # CLS as a query attends to the wrong key; letters attend to CLS.
     space = SequenceSpace(("A",), 1, has_cls=True)
-    head = HeadWeights(np.array([[0.0], [40.0]]), np.array([[1.0], [-1.0]]), np.array([[0.0], [1.0]]))
+    head = HeadWeights(
+        np.array([[0.0], [40.0]]), np.array([[1.0], [-1.0]]), np.array([[0.0], [1.0]])
+    )
     description = Description(space, token(CLS), {"A": 0.0, CLS: 1.0})
     assert from_pairs(head, description).error < 1e-15 + 1e-11
     assert from_queries(head, description).error < 1e-15 + 1e-11
@@ -284,18 +334,22 @@ def test_outputs_of_cls_do_not_count() -> None:
 
 
 def lossy_scores(u: float, inputs: int, qk_dim: int, score: float, *, gain: bool) -> float:
-    """A score whose products are all in the first of ``inputs`` and of ``qk_dim`` terms, and so are rounded most.
+    """A score whose products are all in the first of ``inputs`` and of ``qk_dim`` terms, and so are
+    rounded most.
 
-    ``inputs`` roundings for the query, as many for the key, ``qk_dim`` for their product; 6 for a scale whose root is
-    put on both, and 1 for the subtraction of the largest score.
+    ``inputs`` roundings for the query, as many for the key, ``qk_dim`` for their product; 6 for a
+    scale whose root is put on both, and 1 for the subtraction of the largest score.
     """
     return score * (1 + u if gain else 1 - u) ** (2 * inputs + qk_dim + 6 + 1)
 
 
 def two_sided(n: int, inputs: int, qk_dim: int, ahead: int, score: float) -> HeadWeights:
-    """The head with ``ahead`` keys at +score and the others at -score, all from the first input and column."""
+    """The head with ``ahead`` keys at +score and the others at -score, all from the first input and
+    column.
+    """
     km = np.zeros((inputs, qk_dim))
-    qm, vm = km.copy(), np.zeros((inputs, 1))
+    qm = km.copy()
+    vm = np.zeros((inputs, 1))
     pos = np.zeros((n, inputs - 1))
     pos[:, 0] = np.where(np.arange(n) < ahead, 1.0, -1.0)
     qm[0, 0], km[1, 0] = 1.0, score * math.sqrt(qk_dim)
@@ -307,7 +361,9 @@ SIZES = [(3, 1), (3, 150), (200, 1), (100, 100)]
 
 
 def check_used(exact: float, error: float, bound: float, share: float) -> None:
-    """The error of rounding is within what the bound leaves to it, and takes more than a share of that."""
+    """The error of rounding is within what the bound leaves to it, and takes more than a share of
+    that.
+    """
     assert exact < error <= bound
     assert (error - exact) / (bound - exact) > share
 
@@ -315,42 +371,61 @@ def check_used(exact: float, error: float, bound: float, share: float) -> None:
 @both
 @pytest.mark.parametrize(("inputs", "qk_dim"), SIZES)
 def test_rounding_may_cost_margin(bound_of: Callable[..., Bound], inputs: int, qk_dim: int) -> None:
-    """The lossy machine's leakage against the bound, whose score rounding is more than half used up."""
-    u, n, score = 1e-4, 6, 4.0
+    """The lossy machine's leakage against the bound, whose score rounding is more than half used
+    up.
+    """
+    u = 1e-4
+    n = 6
+    score = 4.0
     head = two_sided(n, inputs, qk_dim, 1, score)
     ideal = np.where(np.arange(n) == 0, 1.0, -1.0)[:, None]
     description = description_of(ideal, at_position(0))
     margin = 2 * lossy_scores(u, inputs, qk_dim, score, gain=False)
     error = 2 * (n - 1) / (n - 1 + math.exp(margin))
     exact = 2 * (n - 1) / (n - 1 + math.exp(2 * score))
-    bound = bound_of(head, description, u).error - PlaceTables.of(head, description.space, u).value_rounding
+    bound = (
+        bound_of(head, description, u).error
+        - PlaceTables.of(head, description.space, u).value_rounding
+    )
     check_used(exact, error, bound, 0.9 if max(inputs, qk_dim) >= 100 else 0.6)
 
 
 @both
 @pytest.mark.parametrize(("inputs", "qk_dim"), SIZES)
-def test_rounding_may_widen_the_spread(bound_of: Callable[..., Bound], inputs: int, qk_dim: int) -> None:
-    u, k = 1e-5, 4
+def test_rounding_may_widen_the_spread(
+    bound_of: Callable[..., Bound], inputs: int, qk_dim: int
+) -> None:
+    u = 1e-5
+    k = 4
     head = two_sided(1 + k, inputs, qk_dim, 1, math.log(k))
     ideal = np.where(np.arange(1 + k) == 0, 1.0, -1.0)[:, None]
     description = description_of(ideal, everything())
     spread = 2 * lossy_scores(u, inputs, qk_dim, math.log(k), gain=True)
     top = math.exp(spread) / (math.exp(spread) + k)
-    error, exact = 2 * (top - 1 / (1 + k)), 2 * (k - 1) / (k + 1)
-    bound = bound_of(head, description, u).error - PlaceTables.of(head, description.space, u).value_rounding
+    error = 2 * (top - 1 / (1 + k))
+    exact = 2 * (k - 1) / (k + 1)
+    bound = (
+        bound_of(head, description, u).error
+        - PlaceTables.of(head, description.space, u).value_rounding
+    )
     check_used(exact, error, bound, 0.9 if max(inputs, qk_dim) >= 100 else 0.6)
 
 
 @both
 @pytest.mark.parametrize(("inputs", "n"), [(2, 1), (2, 120), (800, 1)])
 def test_rounding_may_move_an_output(bound_of: Callable[..., Bound], inputs: int, n: int) -> None:
-    """Values, the weighted sum and its normaliser, all rounded most for the first key, which has all of the weight."""
+    """Values, the weighted sum and its normaliser, all rounded most for the first key, which has
+    all of the weight.
+    """
     u = 1e-6
-    km, vm, pos = np.zeros((inputs, 1)), np.zeros((inputs, 1)), np.zeros((n, inputs - 1))
+    km = np.zeros((inputs, 1))
+    vm = np.zeros((inputs, 1))
+    pos = np.zeros((n, inputs - 1))
     km[1, 0], pos[0, 0], vm[0, 0] = 800.0, 1.0, 3.0
     head = HeadWeights(km, np.eye(inputs, 1), vm, pos)
     description = description_of(np.full((n, 1), 3.0), at_position(0))
-    value, weighted = (1 + u) ** inputs, (1 + u) ** n
+    value = (1 + u) ** inputs
+    weighted = (1 + u) ** n
     normaliser = (1 - u) ** (n - 1)
     error = 3.0 * abs(value * weighted * (1 + u) / normaliser - 1)
     bound = bound_of(head, description, u).error
@@ -359,11 +434,14 @@ def test_rounding_may_move_an_output(bound_of: Callable[..., Bound], inputs: int
 
 
 @both
-def test_exponentials_may_be_wrong_by_twenty_units_in_the_last_place(bound_of: Callable[..., Bound]) -> None:
+def test_exponentials_may_be_wrong_by_twenty_units_in_the_last_place(
+    bound_of: Callable[..., Bound],
+) -> None:
     u = 1e-6
     head = two_sided(2, 2, 1, 1, 0.0)
     description = description_of(np.array([[1.0], [-1.0]]), everything())
-    more, less = 1 + 40 * u, 1 - 40 * u
+    more = 1 + 40 * u
+    less = 1 - 40 * u
     error = (more - less) / (more + less)
     bound = bound_of(head, description, u).error
     assert error <= bound
@@ -376,11 +454,16 @@ exact = np.vectorize(Fraction, otypes=[object])
 
 def test_rounding_of_the_tables_themselves_is_counted() -> None:
     """Tables against rational arithmetic, for a machine without any rounding of its own (u = 0)."""
-    rng, space, seen = np.random.default_rng(9), SequenceSpace(tuple("ABC"), 3), np.zeros(2)
+    rng = np.random.default_rng(9)
+    space = SequenceSpace(tuple("ABC"), 3)
+    seen = np.zeros(2)
     for _ in range(10):
         rows = (3 + 3, 4)  # qk_dim = 4: the division by sqrt(qk_dim) is exact
         head = HeadWeights(
-            10 * rng.normal(size=rows), rng.normal(size=rows), rng.normal(size=(6, 2)), rng.normal(size=(3, 3))
+            10 * rng.normal(size=rows),
+            rng.normal(size=rows),
+            rng.normal(size=(6, 2)),
+            rng.normal(size=(3, 3)),
         )
         tables = PlaceTables.of(head, space, 0.0)
         tokens, positions = space.places
@@ -395,7 +478,9 @@ def test_rounding_of_the_tables_themselves_is_counted() -> None:
 
 
 def test_rounding_of_the_bounds_own_arithmetic_is_counted() -> None:
-    """A target so far away that the values' rounding is nothing beside that of their difference from it."""
+    """A target so far away that the values' rounding is nothing beside that of their difference
+    from it.
+    """
     space = SequenceSpace(("A",), 1)
     missing = 0
     for seed in range(40):
@@ -411,7 +496,9 @@ def test_rounding_of_the_bounds_own_arithmetic_is_counted() -> None:
 
 @pytest.mark.parametrize("roundoff", [0.0, 2.0**-53, 2.0**-24, 1e-3])
 @pytest.mark.parametrize(("inputs", "qk_dim", "n"), [(2, 1, 1), (5, 3, 2), (9, 16, 40)])
-def test_rounding_terms_are_the_documented_ones(roundoff: float, inputs: int, qk_dim: int, n: int) -> None:
+def test_rounding_terms_are_the_documented_ones(
+    roundoff: float, inputs: int, qk_dim: int, n: int
+) -> None:
     """The reserves in them as well, which no machine at hand uses up."""
     rng = np.random.default_rng(0)
     km, qm = rng.normal(size=(2, inputs, qk_dim))
@@ -470,7 +557,9 @@ def test_rounding_of_scores_stays_within_what_is_claimed() -> None:
     space = SequenceSpace(tuple("ABC"), 4)
     for seed in range(20):
         head = random_head(space, seed, pos_dim=seed % 4, scale=10.0)
-        rounded = HeadWeights(**{name: m.astype(np.float32).astype(float) for name, m in head.matrices.items()})
+        rounded = HeadWeights(
+            **{name: m.astype(np.float32).astype(float) for name, m in head.matrices.items()}
+        )
         tables = PlaceTables.of(rounded, space, 2.0**-24)
         single = {name: m.astype(np.float32) for name, m in rounded.matrices.items()}
         x = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]

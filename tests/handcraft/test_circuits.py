@@ -1,4 +1,6 @@
-"""Circuits: they say what the head does, no change of basis moves them, and what softmax ignores is gone."""
+"""Circuits: they say what the head does, no change of basis moves them, and what softmax ignores is
+gone.
+"""
 
 import numpy as np
 import pytest
@@ -40,7 +42,8 @@ seeds = st.integers(0, 10_000)
 
 def outputs(weights: HeadWeights, space: SequenceSpace) -> np.ndarray:
     """The NumPy twin's outputs for every sequence, one after another."""
-    head, block = NumpyHead(weights), next(space.blocks(10_000))
+    head = NumpyHead(weights)
+    block = next(space.blocks(10_000))
     inputs = space.one_hot(block)
     return np.concatenate([head(x[real]) for x, real in zip(inputs, block.real, strict=True)])
 
@@ -51,11 +54,14 @@ def test_scores_and_values_of_places_are_those_of_every_sequence(
     space: SequenceSpace, seed: int, positions: bool
 ) -> None:
     weights = random_head(space, seed, pos_dim=None if positions else 0)
-    scores, values = qk_between_places(weights, space), values_at_places(weights, space)
+    scores = qk_between_places(weights, space)
+    values = values_at_places(weights, space)
     block = next(space.blocks(10_000))
-    place, inputs = space.place_of(block), space.one_hot(block)
+    place = space.place_of(block)
+    inputs = space.one_hot(block)
     for row, real in enumerate(block.real):
-        trace, places = NumpyHead(weights).trace(inputs[row][real]), place[row][real]
+        trace = NumpyHead(weights).trace(inputs[row][real])
+        places = place[row][real]
         np.testing.assert_allclose(scores[np.ix_(places, places)], trace.scores, atol=1e-12)
         np.testing.assert_allclose(values[places], trace.V, atol=1e-12)
 
@@ -64,10 +70,15 @@ def test_scores_and_values_of_places_are_those_of_every_sequence(
 @given(space=spaces, seed=seeds, positions=st.booleans())
 def test_places_are_sums_of_parts(space: SequenceSpace, seed: int, positions: bool) -> None:
     weights = random_head(space, seed, pos_dim=None if positions else 0)
-    parts, values = qk_parts(weights, space), value_circuit(weights, space)
-    names, size = part_names(weights, space), space.num_tokens
-    assert len(names) == len(parts) == len(values) == size + (space.num_positions if positions else 0)
-    scores, worths = qk_between_places(weights, space), values_at_places(weights, space)
+    parts = qk_parts(weights, space)
+    values = value_circuit(weights, space)
+    names = part_names(weights, space)
+    size = space.num_tokens
+    assert (
+        len(names) == len(parts) == len(values) == size + (space.num_positions if positions else 0)
+    )
+    scores = qk_between_places(weights, space)
+    worths = values_at_places(weights, space)
     for i, (t, p) in enumerate(zip(*space.places, strict=True)):
         own = [t, size + p] if positions else [t]
         np.testing.assert_allclose(worths[i], values[own].sum(axis=0), atol=1e-12)
@@ -79,7 +90,8 @@ def test_places_are_sums_of_parts(space: SequenceSpace, seed: int, positions: bo
 def test_the_parts_of_unique_say_what_it_is_made_of() -> None:
     task = TASKS["unique"]()
     made = design(task)
-    parts, names = qk_parts(made.weights, task.space), part_names(made.weights, task.space)
+    parts = qk_parts(made.weights, task.space)
+    names = part_names(made.weights, task.space)
     assert names == ["A", "B", "C", "CLS", "@CLS", "@0", "@1", "@2", "@3"]
     sharpness = made.sharpness
     np.testing.assert_allclose(parts[:3, :3], sharpness * np.eye(3), atol=1e-12)
@@ -92,7 +104,13 @@ def test_the_parts_of_unique_say_what_it_is_made_of() -> None:
 
 
 def test_places_are_named_by_letter_and_position() -> None:
-    assert place_names(SequenceSpace(("A", "B"), 2, has_cls=True)) == ["CLS", "A0", "B0", "A1", "B1"]
+    assert place_names(SequenceSpace(("A", "B"), 2, has_cls=True)) == [
+        "CLS",
+        "A0",
+        "B0",
+        "A1",
+        "B1",
+    ]
     assert place_names(SequenceSpace(("X",), 3)) == ["X0", "X1", "X2"]
 
 
@@ -111,10 +129,12 @@ def test_what_is_left_is_all_that_attention_tells(space: SequenceSpace, seed: in
     """Centred scores, rebuilt from nothing but the attention weights of every sequence."""
     weights = random_head(space, seed)
     block = next(space.blocks(10_000))
-    place, inputs = space.place_of(block), space.one_hot(block)
+    place = space.place_of(block)
+    inputs = space.one_hot(block)
     rebuilt = np.full((len(space.places[0]),) * 2, np.nan)
     for row, real in enumerate(block.real):
-        places, attention = place[row][real], NumpyHead(weights).trace(inputs[row][real]).weights
+        places = place[row][real]
+        attention = NumpyHead(weights).trace(inputs[row][real]).weights
         for i, query in enumerate(places):
             rebuilt[query, places] = np.log(attention[i] / attention[i, i])
     rebuilt -= np.nanmean(rebuilt, axis=1, keepdims=True)
@@ -129,16 +149,22 @@ def test_a_head_that_prefers_nothing_has_centred_scores_of_zero() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(space=spaces, seed=seeds, qk_dim=st.integers(1, 6))
-def test_a_change_of_basis_moves_weights_and_nothing_else(space: SequenceSpace, seed: int, qk_dim: int) -> None:
+def test_a_change_of_basis_moves_weights_and_nothing_else(
+    space: SequenceSpace, seed: int, qk_dim: int
+) -> None:
     weights = random_head(space, seed, qk_dim=qk_dim)
     for changed in (
         change_basis(weights, random_basis(qk_dim, seed)),
         change_position_basis(weights, random_basis(weights.pos_dim, seed)),
     ):
         assert np.abs(changed.Km - weights.Km).max() > 1e-6
-        np.testing.assert_allclose(outputs(changed, space), outputs(weights, space), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            outputs(changed, space), outputs(weights, space), rtol=0, atol=1e-12
+        )
         for function in (qk_parts, qk_between_places, value_circuit, values_at_places):
-            np.testing.assert_allclose(function(changed, space), function(weights, space), rtol=0, atol=1e-12)
+            np.testing.assert_allclose(
+                function(changed, space), function(weights, space), rtol=0, atol=1e-12
+            )
 
 
 @pytest.mark.parametrize("size", [1, 2, 9])
@@ -208,14 +234,24 @@ def test_tables_have_places_or_without_positions_tokens() -> None:
     assert names == ["A", "B", "C"]
 
 
-@pytest.mark.parametrize("name", ["identity", "copy_first", "unique", "previous_token", "occurs_earlier"])
+@pytest.mark.parametrize(
+    "name", ["identity", "copy_first", "unique", "previous_token", "occurs_earlier"]
+)
 def test_random_bases_change_entries_and_no_output_score_or_value(name: str) -> None:
     task = TASKS[name]()
     head = design(task).weights
     moved = in_random_bases(head, 3)
     assert np.abs(moved.Qm - head.Qm).max() > 1
-    np.testing.assert_allclose(outputs(moved, task.space), outputs(head, task.space), rtol=0, atol=1e-12)
-    for first, second in zip(circuit_tables(moved, task.space)[:2], circuit_tables(head, task.space)[:2], strict=True):
+    np.testing.assert_allclose(
+        outputs(moved, task.space), outputs(head, task.space), rtol=0, atol=1e-12
+    )
+    for first, second in zip(
+        circuit_tables(moved, task.space)[:2], circuit_tables(head, task.space)[:2], strict=True
+    ):
         np.testing.assert_allclose(first, second, atol=1e-9)
-    changed = {key for key, matrix in moved.matrices.items() if not np.allclose(matrix, head.matrices[key])}
-    assert changed == {"Km", "Qm"} | ({"pos"} if head.pos is not None else set())  # positions have no values
+    changed = {
+        key for key, matrix in moved.matrices.items() if not np.allclose(matrix, head.matrices[key])
+    }
+    assert changed == {"Km", "Qm"} | (
+        {"pos"} if head.pos is not None else set()
+    )  # positions have no values

@@ -1,4 +1,6 @@
-"""Each relation against its meaning in plain Python, for every pair of places, and what descriptions attend to."""
+"""Each relation against its meaning in plain Python, for every pair of places, and what
+descriptions attend to.
+"""
 
 from collections.abc import Callable
 from itertools import product
@@ -56,7 +58,9 @@ def places(space: SequenceSpace) -> list[Place]:
 
 
 @pytest.mark.parametrize("space", SPACES, ids=["letters", "with CLS"])
-@pytest.mark.parametrize(("selector", "meaning"), MEANINGS, ids=[selector.text for selector, _ in MEANINGS])
+@pytest.mark.parametrize(
+    ("selector", "meaning"), MEANINGS, ids=[selector.text for selector, _ in MEANINGS]
+)
 def test_tiers_are_what_the_words_mean(
     space: SequenceSpace, selector: Selector, meaning: Callable[[Place, Place], int]
 ) -> None:
@@ -74,7 +78,9 @@ def test_the_last_place_has_the_highest_tier(space: SequenceSpace) -> None:
     assert [positions[i] for i in order] == sorted(positions)
 
 
-@pytest.mark.parametrize("selector", [selector for selector, _ in MEANINGS], ids=lambda selector: selector.text)
+@pytest.mark.parametrize(
+    "selector", [selector for selector, _ in MEANINGS], ids=lambda selector: selector.text
+)
 def test_scores_are_those_of_the_factors(selector: Selector) -> None:
     space = SPACES[1]
     table = selector.table(space)
@@ -123,14 +129,22 @@ def test_the_output_is_the_mean_of_the_wanted_values() -> None:
 
 
 def test_letters_are_worth_their_one_hot_vector_and_cls_nothing_unless_said() -> None:
-    np.testing.assert_array_equal(Description(SPACE, itself()).value_rows[:3], [[1, 0], [0, 1], [0, 0]])
-    np.testing.assert_array_equal(Description(SPACE, itself(), {"B": 3}).value_rows[:3, 0], [0, 3, 0])
+    np.testing.assert_array_equal(
+        Description(SPACE, itself()).value_rows[:3], [[1, 0], [0, 1], [0, 0]]
+    )
+    np.testing.assert_array_equal(
+        Description(SPACE, itself(), {"B": 3}).value_rows[:3, 0], [0, 3, 0]
+    )
 
 
 def test_positions_can_be_worth_something_too() -> None:
     space = SequenceSpace(tuple("AB"), 3)
-    description = Description(space, latest(), {"A": 0.0, "B": 10.0}, position_values=[[1], [2], [3]])
-    np.testing.assert_array_equal(description.output(space.block([space.encode("AB")]))[0, :, 0], [12, 12])
+    description = Description(
+        space, latest(), {"A": 0.0, "B": 10.0}, position_values=[[1], [2], [3]]
+    )
+    np.testing.assert_array_equal(
+        description.output(space.block([space.encode("AB")]))[0, :, 0], [12, 12]
+    )
 
 
 @pytest.mark.parametrize(

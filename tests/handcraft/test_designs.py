@@ -46,7 +46,9 @@ SELECTORS: list[Selector] = [
 @pytest.mark.parametrize("name", BUILT)
 @pytest.mark.parametrize("size", [1, 2, 5, 26])
 @pytest.mark.parametrize("max_len", [1, 3, 64])
-def test_every_design_is_proved_for_every_alphabet_and_length(name: str, size: int, max_len: int) -> None:
+def test_every_design_is_proved_for_every_alphabet_and_length(
+    name: str, size: int, max_len: int
+) -> None:
     made = design(TASKS[name](LETTERS[:size], max_len))
     assert made.bound <= 1e-9
 
@@ -80,7 +82,8 @@ def test_the_sharpness_is_what_the_error_needs() -> None:
     found = [needed_sharpness(description, error) for error in (1e-1, 1e-3, 1e-6, 1e-9)]
     exact = [math.log(2 * 5 / error) for error in (1e-1, 1e-3, 1e-6, 1e-9)]
     assert found == [math.ceil(each) for each in exact]
-    # One less would not do for the error that was asked for, but for the half that is left to rounding.
+    # One less would not do for the error that was asked for, but for the half that is left to
+    # rounding.
     assert 5 * math.exp(-(found[-1] - 1.7)) > 1e-9
 
 
@@ -110,7 +113,8 @@ def test_the_courses_shapes() -> None:
 
 
 IMPOSSIBLE: list[Selector] = [
-    # "One or the other but not both" has scores 0, 1, 1, 0 for four pairs whose scores must add up to the same sums.
+    # "One or the other but not both" has scores 0, 1, 1, 0 for four pairs whose scores must add up
+    # to the same sums.
     same_token().but_not(previous()).otherwise(previous().but_not(same_token())),
     # A letter that is named and in place is wanted twice.
     same_token().otherwise(token("A") & at_position(0)).otherwise(at_position(1)),

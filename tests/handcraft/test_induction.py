@@ -29,7 +29,9 @@ from refusals import refused
 
 def follower(text: tuple[int, ...], start: int) -> int:
     """What followed the latest earlier occurrence of the last letter, in one line."""
-    return next((text[at + 1] for at in range(len(text) - 2, -1, -1) if text[at] == text[-1]), start)
+    return next(
+        (text[at + 1] for at in range(len(text) - 2, -1, -1) if text[at] == text[-1]), start
+    )
 
 
 def test_targets_are_followers_of_the_latest_occurrence() -> None:
@@ -53,7 +55,9 @@ def test_every_text_is_continued(dtype: torch.dtype) -> None:
 
 @pytest.fixture(scope="module")
 def certificate() -> InductionCertificate:
-    return verify_induction(build_induction("ABCD", 8, margin=12.0, confidence=4.0), "ABCD", limit=2000)
+    return verify_induction(
+        build_induction("ABCD", 8, margin=12.0, confidence=4.0), "ABCD", limit=2000
+    )
 
 
 def test_the_certificate_holds(certificate: InductionCertificate) -> None:
@@ -64,7 +68,9 @@ def test_the_certificate_holds(certificate: InductionCertificate) -> None:
     assert "HOLDS for all 87,380 texts" in str(certificate)
     assert all(11 < margin <= 12.001 for margin in certificate.margins)
     assert 3.9 < certificate.logit_margin <= 4
-    assert certificate.probability == pytest.approx(1 / (1 + 4 * math.exp(-certificate.logit_margin)))
+    assert certificate.probability == pytest.approx(
+        1 / (1 + 4 * math.exp(-certificate.logit_margin))
+    )
     assert certificate.probability <= certificate.least_probability
 
 
@@ -76,13 +82,17 @@ def test_what_is_measured_is_within_the_bound(certificate: InductionCertificate)
     tokens = torch.cat([torch.full((400, 1), 4), texts], 1)
     with capture(model, what=("weights", "scores")) as seen:
         logits = model(tokens)
-    wanted = torch.zeros(400, 9, dtype=torch.int64)  # the key of layer 1: the follower's place, or the start
+    wanted = torch.zeros(
+        400, 9, dtype=torch.int64
+    )  # the key of layer 1: the follower's place, or the start
     for place in range(1, 9):
         for earlier in range(1, place):
             wanted[tokens[:, earlier] == tokens[:, place], place] = earlier + 1
     keys = torch.stack([torch.arange(-1, 8).clamp(min=0).expand(400, -1), wanted])
     for layer in range(2):
-        weights, scores = (seen.last(what)[f"layers.{layer}.attention"][:, 0] for what in ("weights", "scores"))
+        weights, scores = (
+            seen.last(what)[f"layers.{layer}.attention"][:, 0] for what in ("weights", "scores")
+        )
         index = keys[layer][:, :, None]
         leaks = 1 - weights.double().gather(-1, index)
         assert float(leaks[:, 1:].max()) <= certificate.leaks[layer] + 1e-6
@@ -91,7 +101,10 @@ def test_what_is_measured_is_within_the_bound(certificate: InductionCertificate)
         assert float((best - rivals)[:, 1:].min()) >= certificate.margins[layer]
     targets = tokens.gather(1, wanted)
     best = logits.gather(-1, targets[..., None])[..., 0]
-    assert float((best - logits.scatter(-1, targets[..., None], -math.inf).amax(-1)).min()) >= certificate.logit_margin
+    assert (
+        float((best - logits.scatter(-1, targets[..., None], -math.inf).amax(-1)).min())
+        >= certificate.logit_margin
+    )
 
 
 def test_the_detector_finds_the_heads() -> None:
@@ -145,7 +158,14 @@ def test_a_damaged_circuit_is_not_proved(name: str, factor: float) -> None:
     ],
 )
 def test_models_of_another_form_are_refused(parts: dict[str, Any]) -> None:
-    sizes = {"vocab_size": 4, "num_layers": 2, "hidden_dim": 8, "ff_dim": 0, "num_heads": 1, "head_dim": 4}
+    sizes = {
+        "vocab_size": 4,
+        "num_layers": 2,
+        "hidden_dim": 8,
+        "ff_dim": 0,
+        "num_heads": 1,
+        "head_dim": 4,
+    }
     with refused(next(iter(parts))):
         verify_induction(Decoder(DecoderConfig(**{**sizes, **parts})), "ABC")
 
@@ -157,7 +177,9 @@ def test_margins_that_are_none_are_refused() -> None:
 
 @torch.no_grad()
 def test_relations_are_cosines_of_the_distance() -> None:
-    config = DecoderConfig(vocab_size=4, num_layers=1, hidden_dim=8, ff_dim=0, num_heads=1, head_dim=16, norm_eps=1e-12)
+    config = DecoderConfig(
+        vocab_size=4, num_layers=1, hidden_dim=8, ff_dim=0, num_heads=1, head_dim=16, norm_eps=1e-12
+    )
     model = Decoder(config).double()
     stream = torch.ones(8, dtype=torch.double)
     model.embedding.weight.copy_(stream.expand(4, -1))
@@ -173,7 +195,9 @@ def test_relations_are_cosines_of_the_distance() -> None:
     for query in range(6):
         for key in range(query + 1):
             turn = (query - key) * theta
-            expected = 3 * (turn[:3] - 2 * theta[:3]).cos().sum() + 5 * (turn[3] + math.pi / 4).cos()
+            expected = (
+                3 * (turn[:3] - 2 * theta[:3]).cos().sum() + 5 * (turn[3] + math.pi / 4).cos()
+            )
             expected += 1.5 * turn[4:6].cos().sum() + 0.5 * turn[6].cos()
             assert float(scores[query, key]) == pytest.approx(float(expected), abs=1e-4)
     away = [sum(1 - math.cos((d - 2) * float(each)) for each in theta) for d in range(7) if d != 2]
@@ -184,23 +208,31 @@ def test_relations_are_cosines_of_the_distance() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("parts", [("query", "key"), ("value",)], ids=["scores", "values"])
-def test_errors_of_a_layers_input_move_what_it_reads_within_the_bound(parts: tuple[str, ...]) -> None:
+def test_errors_of_a_layers_input_move_what_it_reads_within_the_bound(
+    parts: tuple[str, ...],
+) -> None:
     model = build_induction("abc", 8).double()
     attention = model.layers[1].attention
     width = model.config.hidden_dim
     generator = torch.Generator().manual_seed(0)
     for part in parts:  # a matrix that moves a vector further than any of its columns is long
         getattr(attention, part).weight.zero_()[0].fill_(1.0)
-    bound, error = _Bound(model, SequenceSpace(("a", "b", "c"), 8, has_cls=True)), 0.01
+    bound = _Bound(model, SequenceSpace(("a", "b", "c"), 8, has_cls=True))
+    error = 0.01
     x = torch.randn(5, width, generator=generator, dtype=torch.float64)
     q, k, added, blur, drift = bound._read(1, x, error)
     moves = [torch.randn(5, width, generator=generator, dtype=torch.float64) for _ in range(200)]
-    moves += [sign * (torch.ones_like(x) - x * (x.sum(1) / x.square().sum(1))[:, None]) for sign in (1, -1)]
+    moves += [
+        sign * (torch.ones_like(x) - x * (x.sum(1) / x.square().sum(1))[:, None])
+        for sign in (1, -1)
+    ]
     for move in moves:
         other = bound._read(1, x + error * move / move.norm(dim=1, keepdim=True), 0.0)
         assert float((other[2] - added).norm(dim=1).max()) <= drift
         assert float((other[0] @ other[1].T - q @ k.T).abs().max()) <= blur
-    assert bound._score_rounding * float((other[0] @ other[1].T).abs().max()) < other[3] < blur  # rounding alone
+    assert (
+        bound._score_rounding * float((other[0] @ other[1].T).abs().max()) < other[3] < blur
+    )  # rounding alone
     assert 0 < other[4] < drift
     if parts == ("value",):
         assert float((other[2] - added).norm(dim=1).max()) / drift > 0.5

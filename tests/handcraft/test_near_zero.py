@@ -1,4 +1,6 @@
-"""Verdicts on outputs near what decides, against exact arithmetic, NumPy and PyTorch in several batches."""
+"""Verdicts on outputs near what decides, against exact arithmetic, NumPy and PyTorch in several
+batches.
+"""
 
 import math
 
@@ -67,7 +69,10 @@ def test_scores_whose_difference_is_rounding_are_undecided() -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_nothing_contradicts_a_verdict_near_what_decides(block: int) -> None:
-    verdicts = [judged(near_zero(seed), seed) for seed in range(100_000 + 40 * block, 100_000 + 40 * (block + 1))]
+    verdicts = [
+        judged(near_zero(seed), seed)
+        for seed in range(100_000 + 40 * block, 100_000 + 40 * (block + 1))
+    ]
     assert {"holds", "fails", "undecided"} <= set(verdicts)
 
 

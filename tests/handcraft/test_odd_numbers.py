@@ -1,4 +1,6 @@
-"""Heads and circuits whose numbers overflow, vanish or tie: no verdict is of other numbers than those computed."""
+"""Heads and circuits whose numbers overflow, vanish or tie: no verdict is of other numbers than
+those computed.
+"""
 
 import math
 import string
@@ -30,16 +32,22 @@ from refusals import refused
 
 def test_keys_that_overflow_at_one_place_alone() -> None:
     task = copy_first(string.ascii_uppercase, 78)
-    head, letters, large, small = design(task, 1e-6).weights, 26, 1e38, 2e-38
+    head = design(task, 1e-6).weights
+    letters = 26
+    large = 1e38
+    small = 2e-38
     km, qm = (np.pad(each, ((0, 0), (0, 2))) for each in (head.Km, head.Qm * math.sqrt(3)))
-    m, q = string.ascii_uppercase.index("M"), string.ascii_uppercase.index("Q")
+    m = string.ascii_uppercase.index("M")
+    q = string.ascii_uppercase.index("Q")
     km[:letters, 1] = -large
     km[[q, letters + 77], 1] = -2 * large
     km[letters, 1] = km[q, 2] = large
     qm[:letters, 1], qm[m, 1], qm[letters + 76, 1] = 2 * small, small, -small
     qm[:, 2] = qm[:, 1]
     head = HeadWeights(km, qm, head.Vm, head.pos)
-    inputs = torch.from_numpy(task.space.one_hot(task.space.block([task.space.encode("A" * 76 + "MQ")])))
+    inputs = torch.from_numpy(
+        task.space.one_hot(task.space.block([task.space.encode("A" * 76 + "MQ")]))
+    )
     matrices = {name: torch.tensor(m, dtype=torch.float32) for name, m in head.matrices.items()}
     assert run_head(inputs.float(), **matrices)[0, 76].isnan().any()
     with refused("queries or keys"):
@@ -47,17 +55,33 @@ def test_keys_that_overflow_at_one_place_alone() -> None:
 
 
 def test_sums_of_values_that_overflow() -> None:
-    letters, length, size = string.ascii_uppercase, 78, float(np.finfo(np.float32).max) / 32
+    letters = string.ascii_uppercase
+    length = 78
+    size = float(np.finfo(np.float32).max) / 32
     space = SequenceSpace(tuple(letters), length)
     positions = np.repeat(np.resize([1.0, 1.0, -1.0, -1.0], length)[:, None] * size, 26, axis=1)
-    description = Description(space, same_token(), {each: np.zeros(26) for each in letters}, positions)
+    description = Description(
+        space, same_token(), {each: np.zeros(26) for each in letters}, positions
+    )
     task = Task(
-        "", "", space, 26, lambda x: description.output(space.block([x])), "argmax", size / 20, 0.0, description
+        "",
+        "",
+        space,
+        26,
+        lambda x: description.output(space.block([x])),
+        "argmax",
+        size / 20,
+        0.0,
+        description,
     )
     own = np.eye(26 + length, 26)
     values = np.concatenate([np.zeros((26, 26)), positions])
     with refused("sums of values"):
-        verify(HeadWeights(own, 60 * math.sqrt(26) * own, values, np.eye(length)), task, dtype=torch.float32)
+        verify(
+            HeadWeights(own, 60 * math.sqrt(26) * own, values, np.eye(length)),
+            task,
+            dtype=torch.float32,
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -65,7 +89,9 @@ def test_sums_of_values_that_overflow() -> None:
 def test_a_tie_is_undecided(dtype: torch.dtype, qk_dim: int) -> None:
     task = majority_letter("AB", 5)
     zeros = np.zeros((2, qk_dim))
-    certificate = verify(HeadWeights(zeros, zeros, [[0.75, 0.25], [0.125, 0.875]]), task, tolerance=None, dtype=dtype)
+    certificate = verify(
+        HeadWeights(zeros, zeros, [[0.75, 0.25], [0.125, 0.875]]), task, tolerance=None, dtype=dtype
+    )
     assert certificate.verdict == "undecided"
     assert certificate.undecided is not None
     assert sorted(certificate.undecided.sequence) == list("AAABB")
@@ -76,7 +102,8 @@ def test_targets_of_any_size_are_read(size: float, tmp_path: Path) -> None:
     examples = [("A", [[size, 0]]), ("B", [[0, size]]), ("AB", [[size, 0], [0, size]])]
     listed = ", ".join(f'{{"input": "{text}", "output": {rows}}}' for text, rows in examples)
     (tmp_path / "task.json").write_text(f'{{"letters": "AB", "examples": [{listed}]}}')
-    task, own = read_task(tmp_path / "task.json"), np.eye(2)
+    task = read_task(tmp_path / "task.json")
+    own = np.eye(2)
     for values, verdict in ((size * own, "holds"), (size * own[::-1], "fails")):
         head = HeadWeights(own, 80 * own, values)
         assert verify(head, task, tolerance=None).verdict == verdict
@@ -100,9 +127,13 @@ def test_every_sequence_counts_once() -> None:
 
 
 def test_numbers_below_the_normal_ones_are_in_the_bound() -> None:
-    space, tiny, large = SequenceSpace(tuple("AB"), 3), 1e-39, 1e38
+    space = SequenceSpace(tuple("AB"), 3)
+    tiny = 1e-39
+    large = 1e38
     head = HeadWeights([[tiny], [tiny]], [[large], [large]], np.eye(2))
-    lost = 2 * 2 * np.finfo(np.float32).tiny * large  # of a difference of two scores, each of two inputs
+    lost = (
+        2 * 2 * np.finfo(np.float32).tiny * large
+    )  # of a difference of two scores, each of two inputs
     assert PlaceTables.of(head, space, 2.0**-24).score_rounding >= lost > tiny * large
     assert PlaceTables.of(head, space, FLOAT64_ROUNDOFF).score_rounding < 1e-12
 
@@ -110,7 +141,9 @@ def test_numbers_below_the_normal_ones_are_in_the_bound() -> None:
 def test_more_sequences_than_a_float_can_hold() -> None:
     """Of 3 letters, at 660 positions."""
     task = identity("ABC", 6)
-    certificate = replace(verify(design(task).weights, task), num_possible=SequenceSpace(tuple("ABC"), 660).count)
+    certificate = replace(
+        verify(design(task).weights, task), num_possible=SequenceSpace(tuple("ABC"), 660).count
+    )
     assert "1.19e+315 sequences" in str(replace(certificate, rests_on="the bound"))
 
 
@@ -121,11 +154,19 @@ def test_a_probability_that_is_proved_is_not_above_those_computed() -> None:
 
 
 def test_a_base_that_float32_cannot_hold() -> None:
-    """Its pairs but the first do not turn: a bound of pairs that do held for weights that predict wrongly."""
+    """Its pairs but the first do not turn: a bound of pairs that do held for weights that predict
+    wrongly.
+    """
     model = build_induction("AB", 4)
-    model = Decoder(replace(model.config, rope_base=1e39, head_dim=400)).to(model.embedding.weight.dtype).eval()
+    model = (
+        Decoder(replace(model.config, rope_base=1e39, head_dim=400))
+        .to(model.embedding.weight.dtype)
+        .eval()
+    )
     turned, _ = model.rotary.rotation(5)
-    torch.testing.assert_close(_Bound(model, SequenceSpace(tuple("AB"), 4, has_cls=True))._angles.cos().float(), turned)
+    torch.testing.assert_close(
+        _Bound(model, SequenceSpace(tuple("AB"), 4, has_cls=True))._angles.cos().float(), turned
+    )
 
 
 def test_one_sharp_row_does_not_blank_the_others() -> None:
@@ -145,7 +186,9 @@ def test_cosines_of_numbers_of_any_size(size: float) -> None:
 
 def test_a_head_of_more_sequences_than_are_kept_is_not_saved_as_data() -> None:
     task = identity("ABCDEFGHIJKL", 4)
-    loaded: Any = head_model(head_card("x", task, "x", "x", "A", origin="given"), task, design(task).weights)
+    loaded: Any = head_model(
+        head_card("x", task, "x", "x", "A", origin="given"), task, design(task).weights
+    )
     assert saved_model(loaded) == (None, [])
 
 

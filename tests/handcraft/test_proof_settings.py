@@ -65,7 +65,9 @@ def called(function: Callable[..., Any], value: Any, before: Any) -> Iterator[No
 
 @contextmanager
 def narrow_decimals() -> Iterator[None]:
-    context = decimal.Context(prec=1, rounding=decimal.ROUND_UP, traps=[decimal.Inexact, decimal.FloatOperation])
+    context = decimal.Context(
+        prec=1, rounding=decimal.ROUND_UP, traps=[decimal.Inexact, decimal.FloatOperation]
+    )
     with decimal.localcontext(context):
         yield
 
@@ -84,7 +86,9 @@ def matmul_precision(value: str) -> Iterator[None]:
 BACKENDS = torch.backends
 SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     **{
-        f"{name}.fp32_precision = {value}": lambda place=place, value=value: attribute(place, "fp32_precision", value)
+        f"{name}.fp32_precision = {value}": lambda place=place, value=value: attribute(
+            place, "fp32_precision", value
+        )
         for value in ("bf16", "tf32")
         for name, place in (
             ("backends", BACKENDS),
@@ -117,7 +121,13 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 def state() -> list[Any]:
     """The settings of this thread and process."""
-    places = BACKENDS, BACKENDS.mkldnn, BACKENDS.mkldnn.matmul, BACKENDS.mkldnn.conv, BACKENDS.cuda.matmul
+    places = (
+        BACKENDS,
+        BACKENDS.mkldnn,
+        BACKENDS.mkldnn.matmul,
+        BACKENDS.mkldnn.conv,
+        BACKENDS.cuda.matmul,
+    )
     return [
         *(place.fp32_precision for place in places),
         torch.get_default_dtype(),

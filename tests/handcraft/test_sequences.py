@@ -21,17 +21,26 @@ spaces = st.sampled_from(
 
 
 def listed(space: SequenceSpace) -> list[str]:
-    return ["".join(x) for length in range(1, space.max_len + 1) for x in product(space.letters, repeat=length)]
+    return [
+        "".join(x)
+        for length in range(1, space.max_len + 1)
+        for x in product(space.letters, repeat=length)
+    ]
 
 
 def read(space: SequenceSpace, block: Block) -> list[str]:
     first = int(space.has_cls)
-    return [space.decode(row[first:][real[first:]]) for row, real in zip(block.tokens, block.real, strict=True)]
+    return [
+        space.decode(row[first:][real[first:]])
+        for row, real in zip(block.tokens, block.real, strict=True)
+    ]
 
 
 @settings(max_examples=40, deadline=None)
 @given(space=spaces, size=st.integers(1, 50))
-def test_blocks_are_all_sequences_in_order_whatever_their_size(space: SequenceSpace, size: int) -> None:
+def test_blocks_are_all_sequences_in_order_whatever_their_size(
+    space: SequenceSpace, size: int
+) -> None:
     blocks = list(space.blocks(size))
     assert [text for block in blocks for text in read(space, block)] == listed(space)
     assert {len(block.tokens) for block in blocks[:-1]} <= {size}
@@ -50,7 +59,9 @@ def test_blocks_of_up_to_a_length_are_the_beginning_of_the_list() -> None:
 def test_places_number_every_token_at_every_position(space: SequenceSpace) -> None:
     tokens, positions = space.places
     first = int(space.has_cls)
-    expected = {(t, p) for t in range(len(space.letters)) for p in range(first, first + space.max_len)}
+    expected = {
+        (t, p) for t in range(len(space.letters)) for p in range(first, first + space.max_len)
+    }
     expected |= {(len(space.letters), 0)} if space.has_cls else set()
     assert set(zip(tokens.tolist(), positions.tolist(), strict=True)) == expected
     for block in space.blocks(1000):
@@ -78,19 +89,32 @@ def test_samples_are_seeded_and_use_every_length_alike() -> None:
 
 def test_the_longest_length_that_can_be_listed() -> None:
     space = SequenceSpace(tuple("AB"), 10)
-    assert [space.longest_listable(limit) for limit in (1, 2, 5, 6, 2045, 2046, 10**6)] == [0, 1, 1, 2, 9, 10, 10]
+    assert [space.longest_listable(limit) for limit in (1, 2, 5, 6, 2045, 2046, 10**6)] == [
+        0,
+        1,
+        1,
+        2,
+        9,
+        10,
+        10,
+    ]
 
 
 def test_text_and_numbers_translate_both_ways() -> None:
     space = SequenceSpace(tuple("xyz"), 5)
     assert space.decode(space.encode("zyxxz")) == "zyxxz"
-    for text, message in (("xyw", r"the letter 'w' at place 3"), ("", "0 letters"), ("xxxxxx", "6 letters")):
+    for text, message in (
+        ("xyw", r"the letter 'w' at place 3"),
+        ("", "0 letters"),
+        ("xxxxxx", "6 letters"),
+    ):
         with refused(message):
             space.encode(text)
 
 
 @pytest.mark.parametrize(
-    ("letters", "max_len"), [((), 3), (("A", "A"), 3), (("AB",), 3), ((" ",), 3), (("A",), 0), (("A",), 5000)]
+    ("letters", "max_len"),
+    [((), 3), (("A", "A"), 3), (("AB",), 3), ((" ",), 3), (("A",), 0), (("A",), 5000)],
 )
 def test_spaces_that_are_none_are_refused(letters: tuple[str, ...], max_len: int) -> None:
     with pytest.raises(InputError):

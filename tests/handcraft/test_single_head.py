@@ -12,7 +12,12 @@ from refusals import refused
 
 
 def random_head(
-    seed: int, input_dim: int = 4, qk_dim: int = 3, v_dim: int = 2, pos_dim: int = 0, scale: float = 1.0
+    seed: int,
+    input_dim: int = 4,
+    qk_dim: int = 3,
+    v_dim: int = 2,
+    pos_dim: int = 0,
+    scale: float = 1.0,
 ) -> HeadWeights:
     rng = np.random.default_rng(seed)
     rows = input_dim + pos_dim
@@ -29,7 +34,12 @@ shapes = {
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), length=st.integers(1, 6), scale=st.sampled_from([0.1, 1.0, 3.0]), **shapes)
+@given(
+    seed=st.integers(0, 10**6),
+    length=st.integers(1, 6),
+    scale=st.sampled_from([0.1, 1.0, 3.0]),
+    **shapes,
+)
 def test_the_twins_agree_with_one_another_and_with_the_textbook(
     seed: int, length: int, scale: float, input_dim: int, qk_dim: int, v_dim: int, pos_dim: int
 ) -> None:
@@ -49,12 +59,15 @@ def test_a_padded_batch_is_its_sequences_one_by_one(pos_dim: int) -> None:
     head = random_head(0, pos_dim=pos_dim)
     rng = np.random.default_rng(1)
     sequences = [rng.normal(size=(length, 4)) for length in (3, 6, 1)]
-    batch, real = torch.full((3, 6, 4), 7.0, dtype=torch.float64), torch.zeros(3, 6, dtype=torch.bool)
+    batch = torch.full((3, 6, 4), 7.0, dtype=torch.float64)
+    real = torch.zeros(3, 6, dtype=torch.bool)
     for row, seq in enumerate(sequences):
         batch[row, : len(seq)], real[row, : len(seq)] = torch.from_numpy(seq), True
     out = SingleHead.from_weights(head)(batch, real).detach().numpy()
     for row, seq in enumerate(sequences):
-        np.testing.assert_allclose(out[row, : len(seq)], NumpyHead(head)(seq), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            out[row, : len(seq)], NumpyHead(head)(seq), rtol=1e-12, atol=1e-12
+        )
         assert (out[row, len(seq) :] == 0).all()
 
 
@@ -64,7 +77,9 @@ def test_scores_whose_exponential_overflows_are_weights_like_any_others() -> Non
     with np.errstate(over="raise", invalid="raise"):
         out = NumpyHead(head)(seq)
     np.testing.assert_array_equal(out, [[1, 0], [1, 0]])
-    np.testing.assert_array_equal(SingleHead.from_weights(head)(torch.from_numpy(seq)).detach().numpy(), out)
+    np.testing.assert_array_equal(
+        SingleHead.from_weights(head)(torch.from_numpy(seq)).detach().numpy(), out
+    )
 
 
 def test_a_trace_holds_what_its_names_say() -> None:
@@ -74,7 +89,9 @@ def test_a_trace_holds_what_its_names_say() -> None:
     x = head.with_positions(seq)
     for found, matrix in ((trace.K, head.Km), (trace.Q, head.Qm), (trace.V, head.Vm)):
         np.testing.assert_allclose(found, x @ matrix, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(trace.scores, (x @ head.Qm) @ (x @ head.Km).T / math.sqrt(3), rtol=1e-12)
+    np.testing.assert_allclose(
+        trace.scores, (x @ head.Qm) @ (x @ head.Km).T / math.sqrt(3), rtol=1e-12
+    )
     np.testing.assert_allclose(trace.weights.sum(axis=1), 1.0, rtol=1e-14)
     np.testing.assert_allclose(trace.output, trace.weights @ trace.V, rtol=1e-12, atol=1e-14)
     assert (trace.K.shape, trace.Q.shape, trace.V.shape) == ((5, 3), (5, 3), (5, 2))
@@ -100,7 +117,9 @@ def test_weights_go_to_the_other_twin_and_back_unchanged(pos_dim: int) -> None:
 
 
 def test_from_weights_takes_a_dtype() -> None:
-    assert {p.dtype for p in SingleHead.from_weights(random_head(6), torch.float32).parameters()} == {torch.float32}
+    assert {
+        p.dtype for p in SingleHead.from_weights(random_head(6), torch.float32).parameters()
+    } == {torch.float32}
 
 
 def test_weights_are_copied_and_read_only() -> None:
@@ -115,7 +134,9 @@ def test_weights_are_copied_and_read_only() -> None:
 def test_gradients_reach_every_weight() -> None:
     head = SingleHead(3, 2, 2, pos_dim=2, max_seq_len=4)
     head(torch.randn(5, 4, 3), torch.arange(4).expand(5, 4) < 3).square().sum().backward()
-    assert {name for name, p in head.named_parameters() if p.grad is not None and bool(p.grad.any())} == {
+    assert {
+        name for name, p in head.named_parameters() if p.grad is not None and bool(p.grad.any())
+    } == {
         "Qm.weight",
         "Km.weight",
         "Vm.weight",
@@ -158,7 +179,14 @@ def test_sequences_that_do_not_fit_are_refused() -> None:
     with refused(expected="at least one row"):
         NumpyHead(head)(np.ones((0, 4)))
     with refused("real with a single sequence"):
-        run_head(torch.ones(2, 3), torch.ones(3, 1), torch.ones(3, 1), torch.ones(3, 1), None, torch.ones(1, 2).bool())
+        run_head(
+            torch.ones(2, 3),
+            torch.ones(3, 1),
+            torch.ones(3, 1),
+            torch.ones(3, 1),
+            None,
+            torch.ones(1, 2).bool(),
+        )
 
 
 def test_sizes_that_are_none_are_refused() -> None:

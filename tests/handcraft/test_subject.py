@@ -15,7 +15,13 @@ from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.subject import Subject, weights_digest
 from glassformer.handcraft.tasks import Task, copy_first, identity
 from glassformer.handcraft.verification import Certificate, subject_of, verify
-from glassformer.programs import CompiledProgram, compile_program, elementwise, tokens, verify_program
+from glassformer.programs import (
+    CompiledProgram,
+    compile_program,
+    elementwise,
+    tokens,
+    verify_program,
+)
 from glassformer.programs import library as lib
 from glassformer.programs.saved import load_program, save_program
 from refusals import refused
@@ -117,10 +123,22 @@ def test_results_of_earlier_versions_vouch_for_nothing() -> None:
 def test_digests_are_of_names_shapes_dtypes_and_bits() -> None:
     one = np.arange(6.0).reshape(2, 3)
     same = weights_digest({"a": one})
-    assert same == weights_digest({"a": torch.from_numpy(one.copy())}) == weights_digest({"a": one.copy("F")})
-    others = {"b": one}, {"a": one.T}, {"a": one.ravel()}, {"a": one.astype(np.float32)}, {"a": one + 1e-16 * one}
+    assert (
+        same
+        == weights_digest({"a": torch.from_numpy(one.copy())})
+        == weights_digest({"a": one.copy("F")})
+    )
+    others = (
+        {"b": one},
+        {"a": one.T},
+        {"a": one.ravel()},
+        {"a": one.astype(np.float32)},
+        {"a": one + 1e-16 * one},
+    )
     assert len({same, *(weights_digest(each) for each in others[:-1])}) == len(others)
-    assert weights_digest({"a": torch.zeros(2, dtype=torch.bfloat16)}) != weights_digest({"a": torch.zeros(2).half()})
+    assert weights_digest({"a": torch.zeros(2, dtype=torch.bfloat16)}) != weights_digest(
+        {"a": torch.zeros(2).half()}
+    )
 
 
 def histogram(vocabulary: Any = "ab", length: int = 3) -> CompiledProgram:
@@ -152,7 +170,9 @@ def test_a_certificate_of_a_program_is_refused_for_another(tmp_path: Any) -> Non
         "inputs": histogram("xy"),
         "max_len": histogram("ab", 4),
         "dtype": histogram().float(),
-        "definition_digest": with_program(elementwise(lambda token: 1 if token == "a" else 2, tokens)),
+        "definition_digest": with_program(
+            elementwise(lambda token: 1 if token == "a" else 2, tokens)
+        ),
     }
     for name, other in others.items():
         with refused(expected=name):
@@ -173,7 +193,11 @@ def test_certificates_of_induction_circuits_are_refused_for_others() -> None:
     certificate = verify_induction(circuit, "AB", limit=10)
     certificate.require_subject(circuit, "AB")
     changed = with_weight(build_induction("AB", 4), "embedding.weight", 1e-6)
-    cases = (circuit, "XY", "inputs"), (build_induction("AB", 5), "AB", "max_len"), (changed, "AB", "weights_digest")
+    cases = (
+        (circuit, "XY", "inputs"),
+        (build_induction("AB", 5), "AB", "max_len"),
+        (changed, "AB", "weights_digest"),
+    )
     for model, letters, name in cases:
         with refused(expected=name):
             certificate.require_subject(model, letters)

@@ -1,4 +1,6 @@
-"""Tasks of one's own: what a file says is what is asked, and what cannot be used is told in one line."""
+"""Tasks of one's own: what a file says is what is asked, and what cannot be used is told in one
+line.
+"""
 
 import json
 from pathlib import Path
@@ -49,7 +51,9 @@ def texts_and_targets(task: Task) -> dict[str, list[Any]]:
     cases = task.all_cases
     return {
         task.space.decode(tokens[counted]): target[counted].tolist()
-        for tokens, counted, target in zip(cases.block.tokens, cases.counted, cases.target, strict=True)
+        for tokens, counted, target in zip(
+            cases.block.tokens, cases.counted, cases.target, strict=True
+        )
     }
 
 
@@ -71,9 +75,16 @@ def as_examples(task: Task, form: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [("identity", "text"), ("previous_token", "lists"), ("unique", "numbers"), ("majority_letter", "lists")],
+    [
+        ("identity", "text"),
+        ("previous_token", "lists"),
+        ("unique", "numbers"),
+        ("majority_letter", "lists"),
+    ],
 )
-def test_a_built_in_task_written_as_a_table_is_the_same_task(name: str, form: str, tmp_path: Path) -> None:
+def test_a_built_in_task_written_as_a_table_is_the_same_task(
+    name: str, form: str, tmp_path: Path
+) -> None:
     task = TASKS[name](letters="AB", max_len=3)
     content = {
         "letters": "AB",
@@ -82,12 +93,22 @@ def test_a_built_in_task_written_as_a_table_is_the_same_task(name: str, form: st
         "examples": as_examples(task, form),
     }
     read = read_task(table(tmp_path / "mine.json", content))
-    assert (read.name, read.readout, read.tolerance, read.v_dim) == ("mine", task.readout, task.tolerance, task.v_dim)
+    assert (read.name, read.readout, read.tolerance, read.v_dim) == (
+        "mine",
+        task.readout,
+        task.tolerance,
+        task.v_dim,
+    )
     assert read.space == task.space
     assert texts_and_targets(read) == texts_and_targets(task)
     head = design(task).weights
-    ours, theirs = verify(head, read), verify(head, task)
-    assert (ours.verdict, ours.num_checked, ours.largest_error) == ("holds", 14, theirs.largest_error)
+    ours = verify(head, read)
+    theirs = verify(head, task)
+    assert (ours.verdict, ours.num_checked, ours.largest_error) == (
+        "holds",
+        14,
+        theirs.largest_error,
+    )
     assert ours.rests_on == "the listed examples"
 
 
@@ -95,7 +116,12 @@ def test_only_what_is_listed_is_asked(tmp_path: Path) -> None:
     task = read_task(table(tmp_path / "mine.json", SIGNS))
     assert task.examples == ("A", "BAB")
     assert texts_and_targets(task) == {"A": [[1.0]], "BAB": [[1.0], [-1.0], [1.0]]}
-    assert (task.readout, task.tolerance, task.space.has_cls, task.space.max_len) == ("sign", None, False, 3)
+    assert (task.readout, task.tolerance, task.space.has_cls, task.space.max_len) == (
+        "sign",
+        None,
+        False,
+        3,
+    )
     with refused("the sequence 'BB'"):
         task.cases(task.space.block([task.space.encode("BB")]))
 
@@ -139,19 +165,30 @@ def test_two_letters_of_text_are_one_hot(tmp_path: Path) -> None:
         ({"examples": [{"input": "AB", "output": [1, "x"]}]}, ["finite numbers"]),
         ({"examples": [{"input": "AB", "output": [1, None]}]}, ["finite numbers"]),
         ({"examples": [{"input": "AB", "output": [True, False]}]}, ["finite numbers"]),
-        ({"examples": [{"input": "AB", "output": [[1], [1, 2]]}]}, ["the output", "finite numbers"]),
+        (
+            {"examples": [{"input": "AB", "output": [[1], [1, 2]]}]},
+            ["the output", "finite numbers"],
+        ),
         ({"examples": [{"input": "AB", "output": [[], []]}]}, ["the output", "finite numbers"]),
         ({"examples": [{"input": "AB", "output": [[[1]], [[1]]]}]}, ["finite numbers"]),
         (
             {"examples": [{"input": "A", "output": [1]}, {"input": "B", "output": [[1, 2]]}]},
             ["for the input 'B'", "1 for each letter"],
         ),
-        ({"examples": [{"input": "A", "output": [1]}, {"input": "A", "output": [-1]}]}, ["'A' twice"]),
-        ({"examples": [{"input": "A" * 3000, "output": [1] * 3000}]}, ["2 letters at 3000 positions"]),
+        (
+            {"examples": [{"input": "A", "output": [1]}, {"input": "A", "output": [-1]}]},
+            ["'A' twice"],
+        ),
+        (
+            {"examples": [{"input": "A" * 3000, "output": [1] * 3000}]},
+            ["2 letters at 3000 positions"],
+        ),
     ],
     ids=str,
 )
-def test_a_table_that_cannot_be_used(change: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_used(
+    change: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
     message = complaint(table(tmp_path / "mine.json", {**SIGNS, **change}))
     assert [word for word in words if word not in message] == []
 
@@ -173,13 +210,17 @@ def test_json_that_is_no_table(text: str, word: str, tmp_path: Path) -> None:
     assert word in complaint(path)
 
 
-def test_tables_whose_work_would_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_whose_work_would_not_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = {"input": "A" * 1000, "output": [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 1000}
     message = complaint(table(tmp_path / "mine.json", {"letters": "AB", "examples": [one]}))
     assert "1 examples of up to 1,000 letters with outputs of 9 numbers" in message
     assert "not 9,000,000" in message
     many = [{"input": "A", "output": [1]}] * (MAX_EXAMPLES + 1)
-    assert "examples = [" in complaint(table(tmp_path / "mine.json", {"letters": "AB", "examples": many}))
+    assert "examples = [" in complaint(
+        table(tmp_path / "mine.json", {"letters": "AB", "examples": many})
+    )
     monkeypatch.setattr(task_files, "MAX_CELLS", 18)
     assert read_task(table(tmp_path / "mine.json", SIGNS)).count == 2
     monkeypatch.setattr(task_files, "MAX_CELLS", 17)
@@ -189,13 +230,18 @@ def test_tables_whose_work_would_not_fit_into_memory(tmp_path: Path, monkeypatch
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.floats(allow_nan=False) | st.text("AB[", max_size=3),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["input", "output"]), inner),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["input", "output"]), inner)
+        ),
         max_leaves=8,
     ),
     key=st.sampled_from(["letters", "cls", "readout", "tolerance", "examples"]),
 )
 @settings(max_examples=150, deadline=None)
-def test_any_value_is_taken_or_refused(value: Any, key: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_value_is_taken_or_refused(
+    value: Any, key: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = table(tmp_path_factory.getbasetemp() / "any.json", {**SIGNS, key: value})
     try:
         cases = read_task(path).all_cases
@@ -227,7 +273,9 @@ def test_a_program_is_asked_about_every_sequence(tmp_path: Path) -> None:
     task = read_task(program(tmp_path / "mine.py", PROGRAM), run_python=True)
     found = texts_and_targets(task)
     assert (len(found), task.count, task.examples) == (14, 14, None)
-    assert found == {text: [[1.0] if letter == text[0] else [-1.0] for letter in text] for text in found}
+    assert found == {
+        text: [[1.0] if letter == text[0] else [-1.0] for letter in text] for text in found
+    }
     assert (task.readout, task.tolerance, task.decisive_error) == ("sign", None, 0.0)
     twice = task.cases(task.space.block([task.space.encode("AB")] * 2))
     assert twice.target.tolist() == [[[1.0], [-1.0]]] * 2
@@ -239,8 +287,10 @@ def test_a_program_is_asked_about_every_sequence(tmp_path: Path) -> None:
         "lambda s: s[0] + s[:-1]",
         "lambda s: [[float(x == y) for y in letters] for x in s[0] + s[:-1]]",
         "lambda s: tuple(tuple(int(x == y) for y in letters) for x in s[0] + s[:-1])",
-        "lambda s: numpy.array([[x == y for y in letters] for x in s[0] + s[:-1]], dtype='float32')",
-        "lambda s: [list(numpy.array([x == y for y in letters], dtype=int)) for x in s[0] + s[:-1]]",
+        "lambda s: numpy.array([[x == y for y in letters] for x in s[0] + s[:-1]], "
+        "dtype='float32')",
+        "lambda s: [list(numpy.array([x == y for y in letters], dtype=int)) for x in s[0] + "
+        "s[:-1]]",
     ],
 )
 def test_programs_may_write_outputs_in_many_ways(target: str, tmp_path: Path) -> None:
@@ -252,7 +302,9 @@ def test_programs_may_write_outputs_in_many_ways(target: str, tmp_path: Path) ->
     assert (certificate.verdict, certificate.num_checked) == ("holds", 120)
 
 
-def test_a_program_whose_outputs_are_text_only_at_first_is_read_output_by_output(tmp_path: Path) -> None:
+def test_a_program_whose_outputs_are_text_only_at_first_is_read_output_by_output(
+    tmp_path: Path,
+) -> None:
     """An error below 1/2 means the right letter for one-hot targets, and for no others."""
     text = "letters, max_len = 'AB', 2\ndef target(s):\n    return s if len(s) == 1 else [[0.4, 0.6], [0.4, 0.6]]\n"
     task = read_task(program(tmp_path / "mine.py", text), run_python=True)
@@ -309,12 +361,17 @@ def test_a_program_that_cannot_be_used(text: str, words: list[str], tmp_path: Pa
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("    return s if len(s) < 3 else 1 / 0", ["line 3: ZeroDivisionError", "for target('AAA')"]),
+        (
+            "    return s if len(s) < 3 else 1 / 0",
+            ["line 3: ZeroDivisionError", "for target('AAA')"],
+        ),
         ("    return s if len(s) < 3 else [1, 1, 1]", ["the input 'AAA'", "2 for each letter"]),
         ("    return s if len(s) < 3 else s + s", ["as long as the input: 3"]),
     ],
 )
-def test_a_program_that_fails_on_a_later_sequence(body: str, words: list[str], tmp_path: Path) -> None:
+def test_a_program_that_fails_on_a_later_sequence(
+    body: str, words: list[str], tmp_path: Path
+) -> None:
     path = program(tmp_path / "mine.py", f"letters, max_len = 'AB', 3\ndef target(s):\n{body}\n")
     task = read_task(path, run_python=True)
     with pytest.raises(InputError) as raised:
@@ -328,11 +385,15 @@ def test_an_interruption_is_no_error_of_the_file(tmp_path: Path) -> None:
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    assert "a .json table of examples or a .py file" in complaint(program(tmp_path / "mine.txt", PROGRAM), True)
+    assert "a .json table of examples or a .py file" in complaint(
+        program(tmp_path / "mine.txt", PROGRAM), True
+    )
     assert "No such file" in complaint(tmp_path / "absent.json")
     assert "No such file" in complaint(tmp_path / "absent.py", True)
     # A directory or an archive with a __main__.py could be run as well, but nobody asked for that.
     (tmp_path / "dir.py").mkdir()
     program(tmp_path / "dir.py" / "__main__.py", PROGRAM)
     assert "a directory" in complaint(tmp_path / "dir.py", True)
-    assert "at most 1,048,576" in complaint(program(tmp_path / "long.py", "#" * (1 << 20) + "\n"), True)
+    assert "at most 1,048,576" in complaint(
+        program(tmp_path / "long.py", "#" * (1 << 20) + "\n"), True
+    )

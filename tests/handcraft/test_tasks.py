@@ -32,7 +32,9 @@ MEANINGS: dict[str, Callable[[str], list[list[float]]]] = {
     "unique": lambda text: signs([Counter(text)[letter] == 1 for letter in text]),
     "previous_token": lambda text: one_hot(text[0] + text[:-1]),
     "last_token": lambda text: one_hot(text[-1] * len(text)),
-    "majority_letter": lambda text: [[text.count(letter) / len(text) for letter in LETTERS]] * len(text),
+    "majority_letter": lambda text: (
+        [[text.count(letter) / len(text) for letter in LETTERS]] * len(text)
+    ),
     "occurs_earlier": lambda text: signs([letter in text[:i] for i, letter in enumerate(text)]),
     "parity": lambda text: signs([text.count("A") % 2 == 0] * len(text)),
 }
@@ -48,7 +50,9 @@ def test_targets_are_what_the_task_says_for_every_sequence(name: str) -> None:
     first = int(task.space.has_cls)
     for row, text in enumerate(texts):
         assert cases.counted[row].tolist() == [False] * first + [i < len(text) for i in range(5)]
-        np.testing.assert_allclose(cases.target[row, first : first + len(text)], MEANINGS[name](text), atol=1e-15)
+        np.testing.assert_allclose(
+            cases.target[row, first : first + len(text)], MEANINGS[name](text), atol=1e-15
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name != "parity"])
@@ -63,7 +67,10 @@ def test_the_description_does_what_the_task_wants(name: str) -> None:
 
 def test_no_description_or_one_of_something_else_is_noticed() -> None:
     assert TASKS["parity"]().all_cases.missed == math.inf
-    assert replace(identity(), description=TASKS["last_token"]("ABC", 6).description).all_cases.missed == 1
+    assert (
+        replace(identity(), description=TASKS["last_token"]("ABC", 6).description).all_cases.missed
+        == 1
+    )
 
 
 @given(seed=st.integers(0, 1000), name=st.sampled_from(sorted(TASKS)))
@@ -74,9 +81,13 @@ def test_random_cases_are_cases_of_the_task(seed: int, name: str) -> None:
     all_cases = task.all_cases
     known = {
         (tokens[real].tobytes()): target[real].tobytes()
-        for tokens, real, target in zip(all_cases.block.tokens, all_cases.block.real, all_cases.target, strict=True)
+        for tokens, real, target in zip(
+            all_cases.block.tokens, all_cases.block.real, all_cases.target, strict=True
+        )
     }
-    for tokens, real, target in zip(drawn.block.tokens, drawn.block.real, drawn.target, strict=True):
+    for tokens, real, target in zip(
+        drawn.block.tokens, drawn.block.real, drawn.target, strict=True
+    ):
         assert known[tokens[real].tobytes()] == target[real].tobytes()
 
 
@@ -86,8 +97,11 @@ def test_queries_hold_each_judged_query_with_its_keys() -> None:
     assert cases.queries is not None
     place, keys, wanted, others, target = cases.queries
     tokens, positions = task.space.places
-    # The last sequence is BB; its last query is B at position 2, and attends to the B at position 1.
-    names = [(task.space.token_names[tokens[p]], int(positions[p])) for p in (place[-1], *keys[:, -1])]
+    # The last sequence is BB; its last query is B at position 2, and attends to the B at position
+    # 1.
+    names = [
+        (task.space.token_names[tokens[p]], int(positions[p])) for p in (place[-1], *keys[:, -1])
+    ]
     assert names == [("B", 2), ("CLS", 0), ("B", 1), ("B", 2)]
     assert wanted[:, -1].tolist() == [False, True, False]
     assert others[:, -1].tolist() == [True, False, True]
@@ -99,7 +113,9 @@ def test_readouts() -> None:
     target = np.array([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.2, 0.3, 0.5]])
     output = np.array([[0.1, 0.9, 0.0], [0.4, 0.1, 0.5], [0.0, 0.1, 0.2], [0.2, 0.4, 0.4]])
     assert task.is_right(output, target).tolist() == [True, False, True, False]
-    assert unique().is_right(np.array([[0.1], [0.0], [-3.0]]), np.array([[1.0], [1.0], [-1.0]])).tolist() == [
+    assert unique().is_right(
+        np.array([[0.1], [0.0], [-3.0]]), np.array([[1.0], [1.0], [-1.0]])
+    ).tolist() == [
         True,
         False,
         True,
@@ -120,7 +136,9 @@ def test_large_tasks_are_not_kept_in_memory_at_once() -> None:
     assert sum(len(cases.block.tokens) for cases in task.case_blocks(100_000, longest=4)) == 11_110
 
 
-@pytest.mark.parametrize("target", [lambda x: np.zeros((len(x), 2)), lambda x: np.full((*x.shape, 3), np.nan)])
+@pytest.mark.parametrize(
+    "target", [lambda x: np.zeros((len(x), 2)), lambda x: np.full((*x.shape, 3), np.nan)]
+)
 def test_targets_of_another_shape_are_refused(target: Any) -> None:
     with refused("targets of shape"):
         _ = replace(identity(), target=target).all_cases
@@ -135,4 +153,6 @@ def test_parity_is_asked_only_where_no_head_can_do_it(letters: str, max_len: int
 def test_sequences_of_the_tasks_by_default() -> None:
     spaces = {name: make().space for name, make in TASKS.items()}
     expected = dict.fromkeys(TASKS, ("ABC", 4)) | {"identity": ("ABC", 6), "parity": ("AB", 4)}
-    assert {name: ("".join(space.letters), space.max_len) for name, space in spaces.items()} == expected
+    assert {
+        name: ("".join(space.letters), space.max_len) for name, space in spaces.items()
+    } == expected

@@ -1,4 +1,6 @@
-"""The verifier against the NumPy twin run one by one, and against heads that are known to be right or wrong."""
+"""The verifier against the NumPy twin run one by one, and against heads that are known to be right
+or wrong.
+"""
 
 import json
 import sys
@@ -17,7 +19,13 @@ from glassformer.handcraft.designs import design
 from glassformer.handcraft.sequences import LETTERS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.tasks import TASKS, Task, copy_first, identity, parity, unique
-from glassformer.handcraft.verification import Certificate, Failure, require_fits, subject_of, verify
+from glassformer.handcraft.verification import (
+    Certificate,
+    Failure,
+    require_fits,
+    subject_of,
+    verify,
+)
 from random_heads import random_head
 from refusals import refused
 
@@ -26,10 +34,19 @@ BUILT = [name for name in TASKS if name != "parity"]
 
 def one_by_one(head: HeadWeights, task: Task) -> dict[str, Any]:
     """What the NumPy twin says of every sequence: count, largest error, readings, first failure."""
-    cases, space = task.all_cases, task.space
-    largest, where, right, first = -1.0, "", 0, None
+    cases = task.all_cases
+    space = task.space
+    largest = -1.0
+    where = ""
+    right = 0
+    first = None
     for x, tokens, real, counted, target in zip(
-        space.one_hot(cases.block), cases.block.tokens, cases.block.real, cases.counted, cases.target, strict=True
+        space.one_hot(cases.block),
+        cases.block.tokens,
+        cases.block.real,
+        cases.counted,
+        cases.target,
+        strict=True,
     ):
         out = NumpyHead(head)(x[real])
         text = space.decode(tokens[counted])
@@ -38,11 +55,18 @@ def one_by_one(head: HeadWeights, task: Task) -> dict[str, Any]:
             good = bool(task.is_right(out[i], target[i]))
             right += good
             if error > largest:
-                largest, where = error, text
+                largest = error
+                where = text
             failed = not good if task.tolerance is None else error > task.tolerance
             if failed and first is None:
                 first = (text, i - space.has_cls)
-    return {"count": len(cases.block.tokens), "largest": largest, "where": where, "right": right, "first": first}
+    return {
+        "count": len(cases.block.tokens),
+        "largest": largest,
+        "where": where,
+        "right": right,
+        "first": first,
+    }
 
 
 @settings(max_examples=25, deadline=None)
@@ -50,7 +74,8 @@ def one_by_one(head: HeadWeights, task: Task) -> dict[str, Any]:
 def test_it_tells_the_numbers_that_the_numpy_twin_gives_one_by_one(name: str, seed: int) -> None:
     task = TASKS[name]("AB", 3)
     head = random_head(task.space, seed, v_dim=task.v_dim, scale=2.0)
-    certificate, expected = verify(head, task), one_by_one(head, task)
+    certificate = verify(head, task)
+    expected = one_by_one(head, task)
     assert certificate.num_checked == certificate.num_possible == expected["count"]
     assert certificate.largest_error == pytest.approx(expected["largest"], rel=1e-9, abs=1e-12)
     assert certificate.num_right == expected["right"]
@@ -59,7 +84,10 @@ def test_it_tells_the_numbers_that_the_numpy_twin_gives_one_by_one(name: str, se
     if expected["first"] is None:
         assert certificate.holds
     else:
-        assert (certificate.counterexample.sequence, certificate.counterexample.position) == expected["first"]
+        assert (
+            certificate.counterexample.sequence,
+            certificate.counterexample.position,
+        ) == expected["first"]
 
 
 @pytest.mark.parametrize("name", BUILT)
@@ -81,8 +109,12 @@ def test_every_design_holds_on_every_sequence(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILT)
-@pytest.mark.parametrize(("size", "max_len"), [(5, 12), pytest.param(26, 64, marks=pytest.mark.slow)])
-def test_what_is_too_much_to_list_is_proved_by_the_bound(name: str, size: int, max_len: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "max_len"), [(5, 12), pytest.param(26, 64, marks=pytest.mark.slow)]
+)
+def test_what_is_too_much_to_list_is_proved_by_the_bound(
+    name: str, size: int, max_len: int
+) -> None:
     task = TASKS[name](LETTERS[:size], max_len)
     certificate = verify(design(task).weights, task, tolerance=1e-9)
     assert certificate.holds
@@ -97,8 +129,12 @@ def test_a_bound_proves_what_it_does_not_exceed(name: str) -> None:
     task = TASKS[name]("AB", 9)
     head = design(task, largest_error=0.2).weights
     bound = verify(head, task, tolerance=1.0, limit=10).bound
-    below, above = np.nextafter(bound, 0), np.nextafter(bound, 1)
-    verdicts = [verify(head, task, tolerance=float(tolerance), limit=10).verdict for tolerance in (below, bound, above)]
+    below = np.nextafter(bound, 0)
+    above = np.nextafter(bound, 1)
+    verdicts = [
+        verify(head, task, tolerance=float(tolerance), limit=10).verdict
+        for tolerance in (below, bound, above)
+    ]
     assert verdicts == ["undecided", "holds", "holds"]
     # A readout is certain only if every error is below the decisive one.
     for decisive, verdict in ((below, "undecided"), (bound, "undecided"), (above, "holds")):
@@ -109,7 +145,12 @@ def test_a_bound_proves_what_it_does_not_exceed(name: str) -> None:
 def test_an_error_at_the_tolerance_is_undecided() -> None:
     """The output is 0.75 in exact arithmetic; three times a third of it may be another number."""
     head = HeadWeights(np.zeros((1, 1)), np.zeros((1, 1)), [[0.75]])
-    near = {0.25 + 1e-13: "holds", 0.25: "undecided", float(np.nextafter(0.25, 0)): "undecided", 0.25 - 1e-13: "fails"}
+    near = {
+        0.25 + 1e-13: "holds",
+        0.25: "undecided",
+        float(np.nextafter(0.25, 0)): "undecided",
+        0.25 - 1e-13: "fails",
+    }
     for tolerance, verdict in near.items():
         certificate = verify(head, identity("A", 3), tolerance=tolerance)
         assert certificate.verdict == verdict
@@ -119,11 +160,17 @@ def test_an_error_at_the_tolerance_is_undecided() -> None:
 def test_an_error_at_the_tolerance_is_allowed_where_nothing_is_rounded() -> None:
     head = HeadWeights(np.zeros((4, 1)), np.zeros((4, 1)), np.zeros((4, 1)))
     assert verify(head, unique(max_len=3), tolerance=1.0).holds
-    assert verify(head, unique(max_len=3), tolerance=float(np.nextafter(1.0, 0.0))).verdict == "fails"
+    assert (
+        verify(head, unique(max_len=3), tolerance=float(np.nextafter(1.0, 0.0))).verdict == "fails"
+    )
 
 
-@pytest.mark.parametrize(("dtype", "roundoff"), [(torch.float64, 2.0**-53), (torch.float32, 2.0**-24)])
-def test_the_bound_is_for_the_unit_roundoff_of_the_format(dtype: torch.dtype, roundoff: float) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "roundoff"), [(torch.float64, 2.0**-53), (torch.float32, 2.0**-24)]
+)
+def test_the_bound_is_for_the_unit_roundoff_of_the_format(
+    dtype: torch.dtype, roundoff: float
+) -> None:
     task = identity("AB", 9)
     head = HeadWeights(np.eye(2), 16 * np.eye(2), np.eye(2))
     expected = bound_of_pairs(PlaceTables.of(head, task.space, roundoff), task.description).error
@@ -134,8 +181,14 @@ def test_an_error_equal_to_the_decisive_one_is_read() -> None:
     """Outputs of 0 are as far from +1 as from -1, and have no sign."""
     head = HeadWeights(np.zeros((4, 1)), np.zeros((4, 1)), np.zeros((4, 1)))
     certificate = verify(head, unique(max_len=2))
-    assert (certificate.verdict, certificate.num_right, certificate.largest_error) == ("fails", 0, 1.0)
-    assert verify(head, unique(max_len=2), tolerance=1.0).num_right == certificate.num_outputs  # allowed without a sign
+    assert (certificate.verdict, certificate.num_right, certificate.largest_error) == (
+        "fails",
+        0,
+        1.0,
+    )
+    assert (
+        verify(head, unique(max_len=2), tolerance=1.0).num_right == certificate.num_outputs
+    )  # allowed without a sign
 
 
 def test_as_many_sequences_as_the_limit_are_all_run() -> None:
@@ -152,9 +205,15 @@ def test_outputs_within_the_decisive_error_are_read_correctly(name: str) -> None
     cases = task.all_cases
     target = cases.target[cases.counted]
     step = task.decisive_error * (1 - 1e-12)
-    towards = 1 - 2 * (target >= target.max(axis=1, keepdims=True) - 1e-9) if task.v_dim > 1 else -np.sign(target)
+    towards = (
+        1 - 2 * (target >= target.max(axis=1, keepdims=True) - 1e-9)
+        if task.v_dim > 1
+        else -np.sign(target)
+    )
     assert task.is_right(target + step * towards, target).all()
-    if name != "majority_letter":  # its largest share leads by more than 1 / max_len in some sequences only
+    if (
+        name != "majority_letter"
+    ):  # its largest share leads by more than 1 / max_len in some sequences only
         assert not task.is_right(target + 1.001 * task.decisive_error * towards, target).any()
 
 
@@ -190,9 +249,14 @@ def test_a_task_that_differs_for_one_regular_sequence_alone_fails_there(text: st
     alone = ["AB".index(letter) for letter in text]
 
     def target(x: np.ndarray) -> np.ndarray:
-        return identity("AB", 30).target(x) + np.array([row.tolist() == alone for row in x])[:, None, None]
+        return (
+            identity("AB", 30).target(x)
+            + np.array([row.tolist() == alone for row in x])[:, None, None]
+        )
 
-    certificate = verify(design(identity("AB", 30)).weights, replace(identity("AB", 30), target=target))
+    certificate = verify(
+        design(identity("AB", 30)).weights, replace(identity("AB", 30), target=target)
+    )
     assert (certificate.verdict, certificate.counterexample.sequence) == ("fails", text)
 
 
@@ -223,15 +287,23 @@ def test_a_description_that_is_not_the_task_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("lengths", [(1,), (9,), tuple(range(1, 10))])
-def test_a_description_that_only_nearly_matches_the_target_proves_nothing(lengths: tuple[int, ...]) -> None:
-    """Every output is within the tolerance, but how far targets are from the description elsewhere is not known."""
+def test_a_description_that_only_nearly_matches_the_target_proves_nothing(
+    lengths: tuple[int, ...],
+) -> None:
+    """Every output is within the tolerance, but how far targets are from the description elsewhere
+    is not known.
+    """
 
     def target(x: np.ndarray) -> np.ndarray:
         return identity("AB", 9).target(x) + (1e-6 if x.shape[1] in lengths else 0.0)
 
     task = replace(identity("AB", 9), target=target)
     certificate = verify(design(identity("AB", 9)).weights, task, tolerance=1e-3, limit=10)
-    assert (certificate.verdict, certificate.rests_on, certificate.counterexample) == ("undecided", "samples", None)
+    assert (certificate.verdict, certificate.rests_on, certificate.counterexample) == (
+        "undecided",
+        "samples",
+        None,
+    )
 
 
 def test_tasks_of_listed_examples_say_so() -> None:
@@ -240,18 +312,30 @@ def test_tasks_of_listed_examples_say_so() -> None:
     assert certificate.holds
     assert certificate.rests_on == "the listed examples"
     assert certificate.num_checked == 2
-    assert certificate.margin == pytest.approx(24.0)  # by value: the keys that hold the wanted letter
+    assert certificate.margin == pytest.approx(
+        24.0
+    )  # by value: the keys that hold the wanted letter
 
 
 @pytest.mark.parametrize(
     ("shape", "got", "expected"),
     [
-        ({"Km": (4, 3), "Qm": (4, 3), "Vm": (4, 3)}, r"Km of shape \[4, 3\]", r"3 \+ 0 = 3 rows, for 3 letters"),
+        (
+            {"Km": (4, 3), "Qm": (4, 3), "Vm": (4, 3)},
+            r"Km of shape \[4, 3\]",
+            r"3 \+ 0 = 3 rows, for 3 letters",
+        ),
         ({"Vm": (3, 2)}, r"Vm of shape \[3, 2\]", "3 columns"),
-        ({"Km": (5, 1), "Qm": (5, 1), "Vm": (5, 3), "pos": (4, 2)}, r"pos of shape \[4, 2\]", "at least 6 rows"),
+        (
+            {"Km": (5, 1), "Qm": (5, 1), "Vm": (5, 3), "pos": (4, 2)},
+            r"pos of shape \[4, 2\]",
+            "at least 6 rows",
+        ),
     ],
 )
-def test_shapes_that_do_not_fit_the_task_are_named(shape: dict[str, tuple[int, int]], got: str, expected: str) -> None:
+def test_shapes_that_do_not_fit_the_task_are_named(
+    shape: dict[str, tuple[int, int]], got: str, expected: str
+) -> None:
     shapes = {"Km": (3, 3), "Qm": (3, 3), "Vm": (3, 3), **shape}
     head = HeadWeights(**{name: np.ones(size) for name, size in shapes.items()})
     with refused(got, expected=expected):
@@ -281,18 +365,26 @@ def test_weights_that_overflow_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "huge"), [(torch.float64, 1.5e308), (torch.float32, 3e38)])
-def test_values_that_overflow_are_refused_rather_than_certified(dtype: torch.dtype, huge: float) -> None:
+def test_values_that_overflow_are_refused_rather_than_certified(
+    dtype: torch.dtype, huge: float
+) -> None:
     # Each number is finite, their sum is not, and a weight of 0 times infinity is no number.
     weights = design(copy_first()).weights
     vm = weights.Vm.copy()
     vm[3:] = huge
     with refused("values of up to"):
-        verify(HeadWeights(weights.Km, 40 * weights.Qm, vm, 2 * weights.pos * 0.9), copy_first(), dtype=dtype)
+        verify(
+            HeadWeights(weights.Km, 40 * weights.Qm, vm, 2 * weights.pos * 0.9),
+            copy_first(),
+            dtype=dtype,
+        )
 
 
 def test_an_output_that_is_no_number_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["glassformer.handcraft.verification"]
-    monkeypatch.setattr(module, "run_head", lambda inputs, **rest: torch.full((*inputs.shape[:2], 3), torch.nan))
+    monkeypatch.setattr(
+        module, "run_head", lambda inputs, **rest: torch.full((*inputs.shape[:2], 3), torch.nan)
+    )
     for tolerance in (1e-3, None):
         certificate = verify(design(identity()).weights, identity(), tolerance=tolerance)
         assert certificate.verdict == "fails"
@@ -312,7 +404,8 @@ def test_a_target_that_leaves_its_description_on_long_regular_sequences_is_notic
 
 
 def test_with_cls_a_head_tells_once_from_twice() -> None:
-    # Uniform attention over CLS and the letter A: CLS gets 1 / (number of A + 1), so numbers become shares.
+    # Uniform attention over CLS and the letter A: CLS gets 1 / (number of A + 1), so numbers become
+    # shares.
     space = SequenceSpace(tuple("AB"), 6, has_cls=True)
 
     def twice(x: np.ndarray) -> np.ndarray:
@@ -324,7 +417,9 @@ def test_with_cls_a_head_tells_once_from_twice() -> None:
     assert verify(head, task).holds
 
 
-@pytest.mark.parametrize("arguments", [{"tolerance": 0.0}, {"tolerance": float("nan")}, {"dtype": torch.bfloat16}])
+@pytest.mark.parametrize(
+    "arguments", [{"tolerance": 0.0}, {"tolerance": float("nan")}, {"dtype": torch.bfloat16}]
+)
 def test_settings_that_are_none_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         verify(design(identity()).weights, identity(), **arguments)
@@ -353,9 +448,18 @@ PROOF = Certificate(
 
 
 SHOWN: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "a proof": ({}, ["identity: HOLDS", "every sequence: 1,092 of 1,092 run", "largest error   1.9e-10\n"]),
+    "a proof": (
+        {},
+        ["identity: HOLDS", "every sequence: 1,092 of 1,092 run", "largest error   1.9e-10\n"],
+    ),
     "a refutation": (
-        {"verdict": "fails", "num_right": 6000, "worst": FAILURE, "counterexample": FAILURE, "margin": None},
+        {
+            "verdict": "fails",
+            "num_right": 6000,
+            "worst": FAILURE,
+            "counterexample": FAILURE,
+            "margin": None,
+        },
         [
             "counterexample  ABB, position 1: got [0.25 0.75], wanted [1 0]",
             "6,000 of 6,015 outputs (99.75%)",
@@ -364,10 +468,16 @@ SHOWN: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "the bound": (
         {"rests_on": "the bound", "num_possible": 26**64},
-        ["the bound, for all 3.62e+90 sequences; that the description matches the task was checked on 1,092"],
+        [
+            "the bound, for all 3.62e+90 sequences; that the description matches the task was "
+            "checked on 1,092"
+        ],
     ),
     "samples": ({"rests_on": "samples", "num_possible": 26**64}, ["no bound covers the rest"]),
-    "examples": ({"rests_on": "the listed examples", "num_possible": 26**64}, ["other sequences were not checked"]),
+    "examples": (
+        {"rests_on": "the listed examples", "num_possible": 26**64},
+        ["other sequences were not checked"],
+    ),
     "the worst output": (
         {"worst": FAILURE, "num_possible": 10**12 - 1},
         ["largest error   1.9e-10 at ABB, position 1", "1,092 of 999,999,999,999 run"],

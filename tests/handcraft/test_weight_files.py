@@ -1,4 +1,6 @@
-"""Weight files: the same numbers come back from every format, and a hostile file costs one line and no memory."""
+"""Weight files: the same numbers come back from every format, and a hostile file costs one line and
+no memory.
+"""
 
 import io
 import json
@@ -33,9 +35,11 @@ WIDEST = 4 * 2**20
 
 def same(first: HeadWeights, second: HeadWeights) -> bool:
     """Whether all bits are the same, signs of zeros included."""
-    one, other = first.matrices, second.matrices
+    one = first.matrices
+    other = second.matrices
     return one.keys() == other.keys() and all(
-        one[name].shape == other[name].shape and one[name].tobytes() == other[name].tobytes() for name in one
+        one[name].shape == other[name].shape and one[name].tobytes() == other[name].tobytes()
+        for name in one
     )
 
 
@@ -94,7 +98,9 @@ def heads(draw: st.DrawFn) -> HeadWeights:
 @example(weights=HeadWeights([[-0.0]], [[5e-324]], [[1.7976931348623157e308]]))
 @example(weights=HeadWeights([[0.1 + 0.2]], [[1e22]], [[2**53 + 2]]))
 @settings(max_examples=25, deadline=None)
-def test_every_bit_comes_back(name: str, weights: HeadWeights, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_bit_comes_back(
+    name: str, weights: HeadWeights, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.getbasetemp() / "round-trip" / name
     write_head(weights, path)
     assert same(read_head(path), weights)
@@ -117,12 +123,17 @@ def test_files_of_others_are_understood(tmp_path: Path) -> None:
     expected = HeadWeights(**GOOD)
     arrays_ = {name: np.array(rows) for name, rows in GOOD.items()}
     np.savez_compressed(tmp_path / "int.npz", **arrays_)
-    np.savez(tmp_path / "f.npz", **{name: np.asfortranarray(array, dtype=">f4") for name, array in arrays_.items()})
+    np.savez(
+        tmp_path / "f.npz",
+        **{name: np.asfortranarray(array, dtype=">f4") for name, array in arrays_.items()},
+    )
     (tmp_path / "bom.JSON").write_text("\ufeff" + json.dumps(GOOD), encoding="utf-8")
     (tmp_path / "link.npz").symlink_to(tmp_path / "int.npz")
     for name in ("int.npz", "f.npz", "bom.JSON", "link.npz"):
         assert same(read_head(str(tmp_path / name)), expected)
-    of_version_2 = archive(tmp_path / "2.npz", header(shaped("(2, 2)"), b"\x02\x00") + np.eye(2).tobytes())
+    of_version_2 = archive(
+        tmp_path / "2.npz", header(shaped("(2, 2)"), b"\x02\x00") + np.eye(2).tobytes()
+    )
     assert same(read_head(of_version_2), HeadWeights(np.eye(2), np.eye(2), np.eye(2)))
 
 
@@ -174,8 +185,14 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         ("[1, 2]", ["no names"]),
         ('{"Km": [[1]], "Qm": [[1]]}', ["no Vm", "Add Vm."]),
         ('{"km": [[1]], "Qm": [[1]], "Vm": [[1]]}', ["'km'", "Did you mean 'Km'?"]),
-        ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "positions": [[1]]}', ["'positions'", "Did you mean 'pos'?"]),
-        ('{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "xyz": 1}', ["'xyz'", "Known are Km, Qm, Vm, pos"]),
+        (
+            '{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "positions": [[1]]}',
+            ["'positions'", "Did you mean 'pos'?"],
+        ),
+        (
+            '{"Km": [[1]], "Qm": [[1]], "Vm": [[1]], "xyz": 1}',
+            ["'xyz'", "Known are Km, Qm, Vm, pos"],
+        ),
         ('{"Km": [[NaN]], "Qm": [[1]], "Vm": [[1]]}', ["NaN"]),
         ('{"Km": [[-Infinity]], "Qm": [[1]], "Vm": [[1]]}', ["-Infinity"]),
         ('{"Km": [[1e999]], "Qm": [[1]], "Vm": [[1]]}', ["1e999"]),
@@ -187,7 +204,10 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         ('{"Km": [], "Qm": [[1]], "Vm": [[1]]}', ["Km with rows of [] numbers"]),
         ('{"Km": 7, "Qm": [[1]], "Vm": [[1]]}', ["Km = "]),
         ('{"Km": {"a": 1}, "Qm": [[1]], "Vm": [[1]]}', ["Km = "]),
-        ('{"Km": [[1], [2]], "Qm": [[1]], "Vm": [[1]]}', ["Km of shape [2, 1], Qm", "input_dim + pos_dim"]),
+        (
+            '{"Km": [[1], [2]], "Qm": [[1]], "Vm": [[1]]}',
+            ["Km of shape [2, 1], Qm", "input_dim + pos_dim"],
+        ),
         ('{"Km": [[1]], "Qm"', ["invalid JSON", "line 1, column"]),
         ('{"Km": [[1]], \n"Qm": [[0x10]]}', ["invalid JSON", "line 2, column"]),
         ("{'Km': [[1]]}", ["invalid JSON"]),
@@ -212,7 +232,9 @@ def test_json_with_too_many_numbers(tmp_path: Path) -> None:
 
 
 @given(
-    value=st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=6),
+    value=st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=6
+    ),
     data=st.data(),
 )
 @settings(max_examples=60, deadline=None)
@@ -245,8 +267,11 @@ def test_the_largest_head_goes_through_every_format_and_no_larger_one(
 # Writing
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = HeadWeights(**GOOD), design(unique()).weights
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = HeadWeights(**GOOD)
+    new = design(unique()).weights
     for name in FORMATS:
         write_head(old, tmp_path / name)
 
@@ -282,15 +307,25 @@ def npy(array: np.ndarray) -> bytes:
 
 def header(text: str, version: bytes = b"\x01\x00", length: int | None = None) -> bytes:
     """The start of a .npy file with this text as its header."""
-    size = struct.pack("<H" if version == b"\x01\x00" else "<I", len(text) if length is None else length)
+    size = struct.pack(
+        "<H" if version == b"\x01\x00" else "<I", len(text) if length is None else length
+    )
     return b"\x93NUMPY" + version + size + text.encode("latin1")
 
 
 def archive(
-    path: Path, for_keys: bytes, compression: int = zipfile.ZIP_STORED, more: dict[str, bytes] | None = None
+    path: Path,
+    for_keys: bytes,
+    compression: int = zipfile.ZIP_STORED,
+    more: dict[str, bytes] | None = None,
 ) -> Path:
     """An .npz file with these bytes for Km and good ones for the rest."""
-    members = {"Km.npy": for_keys, "Qm.npy": npy(np.eye(2)), "Vm.npy": npy(np.eye(2)), **(more or {})}
+    members = {
+        "Km.npy": for_keys,
+        "Qm.npy": npy(np.eye(2)),
+        "Vm.npy": npy(np.eye(2)),
+        **(more or {}),
+    }
     with zipfile.ZipFile(path, "w", compression) as made:
         for name, content in members.items():
             made.writestr(name, content)
@@ -304,7 +339,10 @@ def shaped(shape: str, descr: str = "'<f8'") -> str:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (header(shaped("(1000000000, 2)")) + bytes(32), ["shape '(1000000000, 2)'", "1 to 1,048,576 numbers"]),
+        (
+            header(shaped("(1000000000, 2)")) + bytes(32),
+            ["shape '(1000000000, 2)'", "1 to 1,048,576 numbers"],
+        ),
         (header(shaped("(4294967296, 4294967296)")), ["1 to 1,048,576 numbers"]),
         (header(shaped(f"(2, {10**200})")), ["shape"]),
         (header(shaped("(-2, -2)")) + bytes(32), ["shape '(-2, -2)'"]),
@@ -338,7 +376,9 @@ def shaped(shape: str, descr: str = "'<f8'") -> str:
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_arrays_that_cannot_be_used(content: bytes, words: list[str], compression: int, tmp_path: Path) -> None:
+def test_arrays_that_cannot_be_used(
+    content: bytes, words: list[str], compression: int, tmp_path: Path
+) -> None:
     path = archive(tmp_path / "head.npz", content, compression)
     with little_memory():
         refused_file(path, *words)
@@ -373,7 +413,9 @@ def test_numbers_are_limited_whatever_their_width(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", ["(2, 2)", "(8000000, 1)"])
 def test_a_zip_bomb_is_not_unpacked(shape: str, tmp_path: Path) -> None:
-    path = archive(tmp_path / "head.npz", header(shaped(shape)) + bytes(64_000_000), zipfile.ZIP_DEFLATED)
+    path = archive(
+        tmp_path / "head.npz", header(shaped(shape)) + bytes(64_000_000), zipfile.ZIP_DEFLATED
+    )
     assert path.stat().st_size < 100_000
     with little_memory():
         refused_file(path, "Km.npy of 64,000,0", "at most 8,392,704")
@@ -381,7 +423,8 @@ def test_a_zip_bomb_is_not_unpacked(shape: str, tmp_path: Path) -> None:
 
 def test_a_zip_bomb_that_says_it_is_small_is_not_unpacked_either(tmp_path: Path) -> None:
     start = header(shaped("(2, 2)"))
-    size, said = len(start) + 64_000_000, len(start) + 32
+    size = len(start) + 64_000_000
+    said = len(start) + 32
     path = archive(tmp_path / "head.npz", start + bytes(64_000_000), zipfile.ZIP_DEFLATED)
     content = path.read_bytes()
     assert content.count(struct.pack("<I", size)) == 2
@@ -471,7 +514,9 @@ def test_a_damaged_byte_is_refused_or_harmless(
 
 
 @pytest.mark.parametrize("place", [200, 5000, 12_000])
-def test_a_damaged_number_of_a_large_array_is_found_by_its_checksum(place: int, tmp_path: Path) -> None:
+def test_a_damaged_number_of_a_large_array_is_found_by_its_checksum(
+    place: int, tmp_path: Path
+) -> None:
     path = tmp_path / "head.npz"
     write_head(HeadWeights(np.eye(40), np.eye(40), np.eye(40)), path)
     content = bytearray(path.read_bytes())

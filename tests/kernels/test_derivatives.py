@@ -13,19 +13,39 @@ from glassformer import kernels
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import attend
-from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
+from glassformer.models import (
+    Decoder,
+    DecoderConfig,
+    Encoder,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+)
 
 # Annotations name axes that transforms add or remove.
 pytestmark = pytest.mark.usefixtures("without_type_checks")
 
-SIZES = {"vocab_size": 7, "num_layers": 2, "hidden_dim": 8, "ff_dim": 6, "num_heads": 4, "head_dim": 4}
+SIZES = {
+    "vocab_size": 7,
+    "num_layers": 2,
+    "hidden_dim": 8,
+    "ff_dim": 6,
+    "num_heads": 4,
+    "head_dim": 4,
+}
 DECODERS = {
     "dense": {},
     "windowed": {"window": 2, "windowed_layers": "all"},
     "sinks": {"sinks": True, "key_weights": True},
     "grouped": {"num_kv_heads": 2, "rope_layout": "interleaved"},
     "experts": {"num_experts": 3, "ff_bias": True, "clamp": Clamp()},
-    "everything": {"window": 2, "sinks": True, "num_kv_heads": 2, "num_experts": 3, "attention_bias": True},
+    "everything": {
+        "window": 2,
+        "sinks": True,
+        "num_kv_heads": 2,
+        "num_experts": 3,
+        "attention_bias": True,
+    },
 }
 NAMES = (*DECODERS, "encoder", "encoder-decoder")
 
@@ -41,7 +61,12 @@ def make(name: str, dtype: torch.dtype = torch.float64) -> tuple[Loss, dict[str,
         model = Encoder(EncoderConfig(**sizes, num_classes=3, dropout=0.0))
     elif name == "encoder-decoder":
         shared = {key: SIZES[key] for key in ("vocab_size", "hidden_dim", "ff_dim", "num_heads")}
-        blocks = {"num_encoder_layers": 1, "num_decoder_layers": 1, "max_source_len": 8, "max_target_len": 8}
+        blocks = {
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+            "max_source_len": 8,
+            "max_target_len": 8,
+        }
         model = EncoderDecoder(EncoderDecoderConfig(**shared, **blocks, dropout=0.0))
     else:
         model = Decoder(DecoderConfig(**SIZES, **DECODERS[name]))
@@ -66,7 +91,9 @@ def close(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         torch.testing.assert_close(got[key], expected[key], rtol=1e-9, atol=1e-9)
 
 
-def gradient(loss: Loss, weights: dict[str, Tensor], tokens: Tensor, vector: dict[str, Tensor] | None = None) -> dict:
+def gradient(
+    loss: Loss, weights: dict[str, Tensor], tokens: Tensor, vector: dict[str, Tensor] | None = None
+) -> dict:
     """By backward passes without any transform; with a vector the Hessian's product with it."""
     weights = {key: value.clone().requires_grad_() for key, value in weights.items()}
     inputs = list(weights.values())
@@ -82,7 +109,8 @@ def test_value_gradient_and_hessian_product_are_those_of_the_definitions(name: s
     loss, weights, texts = make(name)
     vector = {key: torch.randn_like(value) for key, value in weights.items()}
     with kernels.plain():
-        value, first = loss(weights, texts[0]), gradient(loss, weights, texts[0])
+        value = loss(weights, texts[0])
+        first = gradient(loss, weights, texts[0])
         second = gradient(loss, weights, texts[0], vector)
     torch.testing.assert_close(loss(weights, texts[0]), value, rtol=1e-9, atol=1e-9)
     close(gradient(loss, weights, texts[0]), first)
@@ -109,14 +137,21 @@ def test_transforms_agree_with_backward_passes(name: str) -> None:
 
 @pytest.mark.parametrize("sunk", [False, True])
 def test_second_derivatives_of_attention_to_a_longer_source(sunk: bool) -> None:
-    q, k, v = (torch.randn(1, 2, length, 4, dtype=torch.float64, requires_grad=True) for length in (3, 5, 5))
+    q, k, v = (
+        torch.randn(1, 2, length, 4, dtype=torch.float64, requires_grad=True)
+        for length in (3, 5, 5)
+    )
     sinks = torch.randn(2, dtype=torch.float64, requires_grad=True) if sunk else None
-    assert gradgradcheck(lambda q, k, v, sinks: attend(q, k, v, sinks=sinks), (q, k, v, sinks), fast_mode=True)
+    assert gradgradcheck(
+        lambda q, k, v, sinks: attend(q, k, v, sinks=sinks), (q, k, v, sinks), fast_mode=True
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_forward_pass_unpacks_nothing_that_it_saved(dtype: torch.dtype) -> None:
-    """Activation checkpointing computes anew what is unpacked, so that one unpacked in the forward pass would fail."""
+    """Activation checkpointing computes anew what is unpacked, so that one unpacked in the forward
+    pass would fail.
+    """
     inputs = [torch.randn(2, 2, 5, 4, dtype=dtype, requires_grad=True) for _ in range(3)]
 
     def unpack(tensor: Tensor) -> Tensor:
@@ -126,7 +161,9 @@ def test_a_forward_pass_unpacks_nothing_that_it_saved(dtype: torch.dtype) -> Non
         attend(*inputs, pattern=Pattern(causal=True))
     expected = torch.autograd.grad(attend(*inputs).square().sum(), inputs)
     again = checkpoint(attend, *inputs, use_reentrant=False)
-    for got, wanted in zip(torch.autograd.grad(again.square().sum(), inputs), expected, strict=True):
+    for got, wanted in zip(
+        torch.autograd.grad(again.square().sum(), inputs), expected, strict=True
+    ):
         torch.testing.assert_close(got, wanted)
 
 
@@ -159,7 +196,9 @@ def test_hessian_and_forward_mode() -> None:
     with forward_ad.dual_level():
         out = of(forward_ad.make_dual(weights[name], vector))
         along = forward_ad.unpack_dual(out).tangent
-    torch.testing.assert_close(along, gradient(loss, weights, texts[0])[name] @ vector, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        along, gradient(loss, weights, texts[0])[name] @ vector, rtol=1e-9, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ["windowed", "everything", "experts"])

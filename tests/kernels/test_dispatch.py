@@ -18,7 +18,8 @@ from glassformer.kernels.swiglu import swiglu
 from torch_settings import defaults
 
 pytestmark = pytest.mark.usefixtures("library")
-GAIN, WEIGHT = torch.ones(64), torch.ones(2**13, 64)
+GAIN = torch.ones(64)
+WEIGHT = torch.ones(2**13, 64)
 ANGLES = torch.arange(64.0).outer(torch.arange(32.0))
 TURN = ANGLES.cos(), ANGLES.sin()
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -43,7 +44,9 @@ def test_negative_views(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "attention"])
-@pytest.mark.filterwarnings("ignore:Converting a tensor", "ignore:`torch.jit.trace` is deprecated", "ignore:Iterating")
+@pytest.mark.filterwarnings(
+    "ignore:Converting a tensor", "ignore:`torch.jit.trace` is deprecated", "ignore:Iterating"
+)
 def test_traces(name: str) -> None:
     example, x = torch.randn(2, 2, 2, 64, 64)
     traced = torch.jit.trace(OPERATIONS[name], example, check_trace=False)
@@ -69,7 +72,8 @@ def test_default_dtype_and_device(name: str, default: torch.dtype) -> None:
 
 
 def test_default_dtype_and_device_of_the_cross_entropy() -> None:
-    logits, targets = torch.randn(300, 300, requires_grad=True), torch.arange(300)
+    logits = torch.randn(300, 300, requires_grad=True)
+    targets = torch.arange(300)
     expected = cross_entropy(logits, targets)
     with defaults(torch.bfloat16):
         found = cross_entropy(logits, targets)
@@ -106,7 +110,8 @@ def test_shapes_that_the_definition_broadcasts() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_shapes_and_dtypes_that_the_definition_refuses() -> None:
-    x, logits = torch.randn(2, 2, 64, 64), torch.randn(300, 300)
+    x = torch.randn(2, 2, 64, 64)
+    logits = torch.randn(300, 300)
     refused: list[Callable[[], Tensor]] = [
         lambda: swiglu(x, x[..., :32]),
         lambda: rms_norm(x, torch.ones(32), 1e-5),

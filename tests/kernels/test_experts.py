@@ -11,9 +11,18 @@ from glassformer.kernels.experts import Experts, mix_experts
 from glassformer.kernels.options import Clamp
 
 
-def make(experts: int = 6, hidden: int = 8, ff: int = 12, *, bias: bool = False, clamp: Clamp | None = None) -> Experts:
+def make(
+    experts: int = 6,
+    hidden: int = 8,
+    ff: int = 12,
+    *,
+    bias: bool = False,
+    clamp: Clamp | None = None,
+) -> Experts:
     biases = (torch.randn(experts, width) if bias else None for width in (ff, ff, hidden))
-    matrices = (torch.randn(experts, *size) / 3 for size in ((ff, hidden), (ff, hidden), (hidden, ff)))
+    matrices = (
+        torch.randn(experts, *size) / 3 for size in ((ff, hidden), (ff, hidden), (hidden, ff))
+    )
     return Experts(*matrices, *biases, clamp)
 
 
@@ -24,7 +33,9 @@ def choose(tokens: int, experts: int, top_k: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("clamp", [None, Clamp()])
-def test_the_operator_for_compiled_graphs(clamp: Clamp | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_for_compiled_graphs(
+    clamp: Clamp | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     experts = make(bias=True, clamp=clamp)
     x, (weights, indices) = torch.randn(5, 8), choose(5, 6, 2)
     alpha, limit = (None, None) if clamp is None else (clamp.alpha, clamp.limit)
@@ -34,13 +45,21 @@ def test_the_operator_for_compiled_graphs(clamp: Clamp | None, monkeypatch: pyte
     torch.testing.assert_close(kernel._mix_op(*arguments), expected, rtol=1e-5, atol=1e-5)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     with torch.no_grad():
-        torch.testing.assert_close(mix_experts(experts, x, weights, indices), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            mix_experts(experts, x, weights, indices), expected, rtol=1e-5, atol=1e-5
+        )
 
 
-def gradients(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, frozen: int | None = None) -> list[Tensor]:
+def gradients(
+    experts: Experts, x: Tensor, weights: Tensor, indices: Tensor, frozen: int | None = None
+) -> list[Tensor]:
     """The output and all gradients, of an expert's part None where it is ``frozen``."""
-    leaves = [None if each is None else each.detach().clone() for each in (x, weights, *experts[:6])]
-    wanted = [each.requires_grad_() for i, each in enumerate(leaves) if each is not None and i != frozen]
+    leaves = [
+        None if each is None else each.detach().clone() for each in (x, weights, *experts[:6])
+    ]
+    wanted = [
+        each.requires_grad_() for i, each in enumerate(leaves) if each is not None and i != frozen
+    ]
     out = mix_experts(Experts(*leaves[2:], experts.clamp), leaves[0], leaves[1], indices)
     direction = torch.linspace(-1, 1, out.numel()).view(out.shape).to(out.dtype)
     return [out.detach(), *torch.autograd.grad(out, wanted, direction)]
@@ -74,15 +93,27 @@ def test_gradients(
 
 @pytest.mark.parametrize("least", [0, 2**40])
 @pytest.mark.parametrize("slow", [False, True])
-def test_bfloat16_on_both_kinds_of_processor(slow: bool, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_on_both_kinds_of_processor(
+    slow: bool, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As near to float32 as the definition in bfloat16 is."""
     monkeypatch.setattr(kernel, "LEAST_WORK", least)
     monkeypatch.setattr(kernel, "slow_bfloat16", lambda: slow)
     experts, (weights, indices) = make(hidden=64, ff=96, bias=True), choose(100, 6, 2)
     x = torch.randn(100, 64)
-    low = Experts(*(part.bfloat16() for part in experts[:6])), x.bfloat16(), weights.bfloat16(), indices
+    low = (
+        Experts(*(part.bfloat16() for part in experts[:6])),
+        x.bfloat16(),
+        weights.bfloat16(),
+        indices,
+    )
     with kernels.plain():
-        exact = gradients(Experts(*(part.double() for part in low[0][:6])), low[1].double(), low[2].double(), indices)
+        exact = gradients(
+            Experts(*(part.double() for part in low[0][:6])),
+            low[1].double(),
+            low[2].double(),
+            indices,
+        )
         rounded = gradients(*low)
     for got, plain, wanted in zip(gradients(*low), rounded, exact, strict=True):
         assert got.dtype == torch.bfloat16
@@ -95,7 +126,9 @@ def test_bfloat16_on_both_kinds_of_processor(slow: bool, least: int, monkeypatch
 def test_the_grouped_product_of_other_devices(hidden: int, ff: int, dtype: torch.dtype) -> None:
     """Of widths that the grouped kernel takes and of others, with the gradients of the definition."""
     experts, (weights, indices) = make(hidden=hidden, ff=ff, bias=True), choose(40, 6, 3)
-    leaves = [each.to(dtype).requires_grad_() for each in (torch.randn(40, hidden), weights, *experts[:6])]
+    leaves = [
+        each.to(dtype).requires_grad_() for each in (torch.randn(40, hidden), weights, *experts[:6])
+    ]
     expert, order = indices.flatten().sort(stable=True)
     near = 1e-1 if dtype == torch.bfloat16 else 1e-5
     got, expected = (
@@ -106,7 +139,9 @@ def test_the_grouped_product_of_other_devices(hidden: int, ff: int, dtype: torch
         )
     )
     for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=near, atol=near * max(1.0, float(other.abs().max())))
+        torch.testing.assert_close(
+            one, other, rtol=near, atol=near * max(1.0, float(other.abs().max()))
+        )
 
 
 @pytest.mark.usefixtures("library")

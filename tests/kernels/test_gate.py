@@ -45,10 +45,15 @@ def exported() -> dict[str, list[str]]:
     for source in (*native.FOLDER.glob("*.cpp"), native.FOLDER / "elementwise.h"):
         text = re.sub(r"//.*|\\$", "", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
         sizes = re.search(r"#define SIZES\s+((?:\s*int64_t \w+,?|\s*double \w+,?)+)", text)
-        text = re.sub(r"STRIDES\((\w)\)", r"int64_t \1_batch, int64_t \1_head, int64_t \1_position", text)
+        text = re.sub(
+            r"STRIDES\((\w)\)", r"int64_t \1_batch, int64_t \1_head, int64_t \1_position", text
+        )
         text = re.sub(r"\bSIZES,", f"{sizes[1]}," if sizes else "", text)
         for both, name, parameters in re.findall(r"EXPORT(_FOR_T)?\((\w+)\)\s*\(([^)]*)\)", text):
-            kinds = [re.sub(r"\bconst\b|\b\w+$", "", each.strip()).strip() for each in parameters.split(",")]
+            kinds = [
+                re.sub(r"\bconst\b|\b\w+$", "", each.strip()).strip()
+                for each in parameters.split(",")
+            ]
             kinds = ["int64_t" if each == "" else each for each in kinds]  # without a name
             for dtype in ("_float32", "_bfloat16") if both else ("",):
                 found[name + dtype] = kinds
@@ -63,8 +68,12 @@ def test_each_function_takes_what_is_declared() -> None:
         tensors = [kind.rstrip("* ") for kind in kinds if kind.endswith("*") and kind != "Decoder*"]
         given = [letters[dtype] for dtype in FUNCTIONS[name].dtypes]
         assert len(tensors) == len(given), name
-        assert all(letter in LETTERS[kind] for kind, letter in zip(tensors, given, strict=True)), name
-        assert kinds[: len(given)] == [kind for kind in kinds if kind.endswith("*")][: len(given)], "tensors come first"
+        assert all(letter in LETTERS[kind] for kind, letter in zip(tensors, given, strict=True)), (
+            name
+        )
+        assert (
+            kinds[: len(given)] == [kind for kind in kinds if kind.endswith("*")][: len(given)]
+        ), "tensors come first"
 
 
 def numbers_of(name: str) -> list[Any]:
@@ -83,7 +92,10 @@ def numbers_of(name: str) -> list[Any]:
 
 def tensors_of(name: str, numbers: list[Any]) -> list[Tensor]:
     known = FUNCTIONS[name]
-    return [torch.empty(size, dtype=dtype) for size, dtype in zip(known.sizes(*numbers), known.dtypes, strict=True)]
+    return [
+        torch.empty(size, dtype=dtype)
+        for size, dtype in zip(known.sizes(*numbers), known.dtypes, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
@@ -91,11 +103,14 @@ def test_what_a_function_does_not_take_never_reaches_it(name: str) -> None:
     reached = []
     stub = ctypes.CDLL(None)
     setattr(stub, f"glassformer_{name}_0", lambda *given: reached.append(given) or 0)
-    library, numbers = Library(stub, 0), numbers_of(name)
+    library = Library(stub, 0)
+    numbers = numbers_of(name)
     tensors = tensors_of(name, numbers)
     library.call(name, *tensors, *numbers)
     assert [*reached.pop()[: len(tensors)]] == [each.data_ptr() for each in tensors]
-    for place, (tensor, size) in enumerate(zip(tensors, FUNCTIONS[name].sizes(*numbers), strict=True)):
+    for place, (tensor, size) in enumerate(
+        zip(tensors, FUNCTIONS[name].sizes(*numbers), strict=True)
+    ):
         wrong = [
             tensor.to("meta"),
             tensor.to(torch.float64),
@@ -105,7 +120,11 @@ def test_what_a_function_does_not_take_never_reaches_it(name: str) -> None:
             torch.empty(0, dtype=tensor.dtype),
         ]
         for each in wrong:
-            with refused(expected=f"{'contiguous' if isinstance(size, int) else 'shape .*'}, of .* on the CPU"):
+            with refused(
+                expected=(
+                    f"{'contiguous' if isinstance(size, int) else 'shape .*'}, of .* on the CPU"
+                )
+            ):
                 library.call(name, *tensors[:place], each, *tensors[place + 1 :], *numbers)
     assert not reached
 
@@ -117,7 +136,9 @@ def test_sizes_that_fit_nothing() -> None:
     }.items():
         known = FUNCTIONS[name]
         sizes = [max(0, size) for size in known.sizes(*numbers)]
-        tensors = [torch.empty(size, dtype=dtype) for size, dtype in zip(sizes, known.dtypes, strict=True)]
+        tensors = [
+            torch.empty(size, dtype=dtype) for size, dtype in zip(sizes, known.dtypes, strict=True)
+        ]
         stub = ctypes.CDLL(None)
         setattr(stub, f"glassformer_{name}_0", pytest.fail)
         with pytest.raises(InputError):
@@ -126,16 +147,23 @@ def test_sizes_that_fit_nothing() -> None:
 
 def test_addresses_come_from_the_gate_alone() -> None:
     """Elsewhere an address only tells whether memory is the same, or where a page begins."""
-    allowed = {"kernels/native/__init__.py", "kernels/huge_pages.py", "generation/language_model.py"}
+    allowed = {
+        "kernels/native/__init__.py",
+        "kernels/huge_pages.py",
+        "generation/language_model.py",
+    }
     allowed |= {str(each.relative_to(SOURCE)) for each in SOURCE.glob("explorer/**/*.py")}
     for file in SOURCE.rglob("*.py"):
-        text, name = file.read_text(encoding="utf-8"), str(file.relative_to(SOURCE))
+        text = file.read_text(encoding="utf-8")
+        name = str(file.relative_to(SOURCE))
         assert name in allowed or "data_ptr" not in text, name
         assert name in ("kernels/native/__init__.py", "allocator.py") or not re.search(
             r"CDLL|\.code\.|\.code,|argtypes", text
         ), name
     for file in native.FOLDER.glob("*.[ch]*"):
-        assert not re.search(r"abort|\bmalloc|\bexit\(|assert\(|throw", file.read_text(encoding="utf-8")), file.name
+        assert not re.search(
+            r"abort|\bmalloc|\bexit\(|assert\(|throw", file.read_text(encoding="utf-8")
+        ), file.name
 
 
 @pytest.mark.usefixtures("library")
@@ -144,14 +172,26 @@ def test_modules_on_two_devices() -> None:
     for grad in (True, False):
         with torch.set_grad_enabled(grad), pytest.raises(InputError):
             RMSNorm(64).to("meta")(torch.randn(2, 3, 64))
-    decoder = Decoder(DecoderConfig(vocab_size=16, hidden_dim=64, num_layers=1, num_heads=4, head_dim=16, ff_dim=32))
-    for name in ("layers.0.ffn_norm", "layers.0.attention.query", "output"):  # of a projection torch gives any numbers
+    decoder = Decoder(
+        DecoderConfig(
+            vocab_size=16, hidden_dim=64, num_layers=1, num_heads=4, head_dim=16, ff_dim=32
+        )
+    )
+    for name in (
+        "layers.0.ffn_norm",
+        "layers.0.attention.query",
+        "output",
+    ):  # of a projection torch gives any numbers
         spoilt = copy.deepcopy(decoder)
         spoilt.get_submodule(name).to("meta")
         with pytest.raises(InputError), torch.no_grad():
             spoilt(torch.zeros(1, 4, dtype=torch.int64))
     packed = PackedExperts(64, 32, 4, 2, kinds=dict.fromkeys(("gate", "up", "down"), "Q8_0"))
-    for made in (MixtureOfExperts(64, 32, 4, 2), PackedMixture.pack(MixtureOfExperts(64, 32, 4, 2)), packed):
+    for made in (
+        MixtureOfExperts(64, 32, 4, 2),
+        PackedMixture.pack(MixtureOfExperts(64, 32, 4, 2)),
+        packed,
+    ):
         for name, weight in made.state_dict().items():
             spoilt = copy.deepcopy(made)
             part, _, last = name.rpartition(".")

@@ -11,9 +11,13 @@ PAGE = 2**21
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no huge pages")
-@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (699_050,), (699_051,), (2**20, 3), (2**22 + 1,)])
+@pytest.mark.parametrize(
+    "shape", [(), (0, 3), (5,), (699_050,), (699_051,), (2**20, 3), (2**22 + 1,)]
+)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32], ids=str)
-def test_which_pages_are_huge(shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_pages_are_huge(
+    shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     advice: list[tuple[int, ...]] = []
 
     class Watched(mmap.mmap):
@@ -48,9 +52,12 @@ def test_a_system_without_huge_pages_gets_another_tensor(monkeypatch: pytest.Mon
 
 
 def test_tensors_that_share_pages_have_storages_of_their_own() -> None:
-    pages, dtypes = SharedPages(), (torch.uint8, torch.bfloat16, torch.float32)
+    pages = SharedPages()
+    dtypes = (torch.uint8, torch.bfloat16, torch.float32)
     shapes = [(3, 1001), (), (0, 5), (2**24 + 3,), (7,), (2**24,), (2**25 + 1,), (2, 2)]
-    found = [pages.empty(shape, dtype).fill_(n) for n, shape in enumerate(shapes) for dtype in dtypes]
+    found = [
+        pages.empty(shape, dtype).fill_(n) for n, shape in enumerate(shapes) for dtype in dtypes
+    ]
     for n, tensor in enumerate(found):
         assert (tensor.shape, tensor.dtype) == (shapes[n // 3], dtypes[n % 3])
         assert (tensor == n // 3).all()

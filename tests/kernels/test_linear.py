@@ -16,7 +16,9 @@ from torch_settings import defaults
 
 @pytest.fixture(params=["library", "torch"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every size by the C++ library, or without it; bfloat16 always in float32; weights widened in several parts."""
+    """Every size by the C++ library, or without it; bfloat16 always in float32; weights widened in
+    several parts.
+    """
     monkeypatch.setattr(module, "_LEAST", 0)
     monkeypatch.setattr(module, "_WIDENED", 100)
     monkeypatch.setattr(module, "slow_bfloat16", lambda: True)
@@ -27,7 +29,9 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return request.param
 
 
-def tensors(batch: tuple[int, ...], rows: int, width: int, dtype: torch.dtype, bias: bool) -> list[Tensor]:
+def tensors(
+    batch: tuple[int, ...], rows: int, width: int, dtype: torch.dtype, bias: bool
+) -> list[Tensor]:
     shapes = [(*batch, width), (rows, width), *([(rows,)] if bias else [])]
     return [torch.randn(shape).to(dtype) for shape in shapes]
 
@@ -48,7 +52,12 @@ def assert_same(got: Tensor, given: list[Tensor]) -> None:
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.usefixtures("path")
 def test_values(dtype: torch.dtype, grad: bool) -> None:
-    @given(st.lists(st.integers(0, 4), max_size=3).map(tuple), st.integers(1, 40), st.integers(1, 70), st.booleans())
+    @given(
+        st.lists(st.integers(0, 4), max_size=3).map(tuple),
+        st.integers(1, 40),
+        st.integers(1, 70),
+        st.booleans(),
+    )
     def check(batch: tuple[int, ...], rows: int, width: int, bias: bool) -> None:
         given = tensors(batch, rows, width, dtype, bias)
         with torch.set_grad_enabled(grad):
@@ -86,7 +95,9 @@ def test_gradients(needed: tuple[int | None, ...]) -> None:
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("halves", [False, True])
 def test_float32_by_onednn(halves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values, gradients and second derivatives, also of inputs and gradients that are not contiguous."""
+    """Values, gradients and second derivatives, also of inputs and gradients that are not
+    contiguous.
+    """
     if not torch.backends.mkldnn.is_available():
         pytest.skip("torch was built without oneDNN")
     monkeypatch.setattr(module, "LEAST_WORK_HALVES" if halves else "LEAST_WORK", 0)
@@ -103,13 +114,19 @@ def test_float32_by_onednn(halves: bool, monkeypatch: pytest.MonkeyPatch) -> Non
         wide = [each.detach().double().requires_grad_() for each in given]
         flow = torch.randn(rows).expand(tokens, rows)
         got = torch.autograd.grad(linear(*leaves), leaves, flow)
-        for each, expected in zip(got, torch.autograd.grad(F.linear(*wide), wide, flow.double()), strict=True):
+        for each, expected in zip(
+            got, torch.autograd.grad(F.linear(*wide), wide, flow.double()), strict=True
+        ):
             torch.testing.assert_close(each.double(), expected, rtol=1e-4, atol=1e-4)
 
     check()
     first, second = (
-        torch.autograd.grad(function(x, weight).square().sum(), x, create_graph=True)[0].square().sum()
-        for x, weight in [[each.requires_grad_() for each in tensors((20,), 5, 16, torch.float32, False)]]
+        torch.autograd.grad(function(x, weight).square().sum(), x, create_graph=True)[0]
+        .square()
+        .sum()
+        for x, weight in [
+            [each.requires_grad_() for each in tensors((20,), 5, 16, torch.float32, False)]
+        ]
         for function in (linear, F.linear)
     )
     torch.testing.assert_close(first, second)
@@ -124,17 +141,23 @@ def test_second_derivatives() -> None:
         return list(torch.autograd.grad(first.square().sum(), given[:2]))
 
     for got, expected in zip(second(linear), second(F.linear), strict=True):
-        torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05 * expected.abs().max().item())
+        torch.testing.assert_close(
+            got, expected, rtol=0.05, atol=0.05 * expected.abs().max().item()
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.usefixtures("library")
-def test_few_tokens_have_the_same_bits_in_every_batch(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_tokens_have_the_same_bits_in_every_batch(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_LEAST", 0)
     given = tensors((FEW,), 65, 100, dtype, True)
     together = linear(*given)
     for some in range(1, FEW):
-        torch.testing.assert_close(linear(given[0][:some], *given[1:]), together[:some], rtol=0, atol=0)
+        torch.testing.assert_close(
+            linear(given[0][:some], *given[1:]), together[:some], rtol=0, atol=0
+        )
     column = given[0].T.contiguous().T  # other strides
     torch.testing.assert_close(linear(column, *given[1:]), together, rtol=0, atol=0)
 
@@ -204,7 +227,9 @@ def test_the_layer() -> None:
         ("AMD EPYC", {"avx512_vp2intersect"}, True),
     ],
 )
-def test_mkl_is_slow_after_zen_4(name: str, flags: set[str], slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mkl_is_slow_after_zen_4(
+    name: str, flags: set[str], slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = {"cpu_name": name} | dict.fromkeys(flags, True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")

@@ -20,7 +20,9 @@ def test_every_level_expands_to_the_same_bits(at_level: Library, dtype: torch.dt
     got = torch.empty(255, 512, dtype=dtype)
     expand_natively(at_level, blocks, scales, got)
     bits = {2: torch.int16, 4: torch.int32}[dtype.itemsize]
-    torch.testing.assert_close(got.view(bits), expand_definition(blocks, scales).to(dtype).view(bits), rtol=0, atol=0)
+    torch.testing.assert_close(
+        got.view(bits), expand_definition(blocks, scales).to(dtype).view(bits), rtol=0, atol=0
+    )
     expand_natively(at_level, blocks, torch.full_like(scales, 255), got)
     assert bool(got.isnan().all())
 
@@ -28,8 +30,11 @@ def test_every_level_expands_to_the_same_bits(at_level: Library, dtype: torch.dt
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 16, 17, 35])
 @pytest.mark.parametrize(("rows", "groups"), [(1, 1), (3, 2), (4, 3), (37, 5)])
-def test_every_level_multiplies(at_level: Library, dtype: torch.dtype, tokens: int, rows: int, groups: int) -> None:
-    """Within the bound of adding n numbers in float32 in any order: n * 2^-24 times the sum of their magnitudes.
+def test_every_level_multiplies(
+    at_level: Library, dtype: torch.dtype, tokens: int, rows: int, groups: int
+) -> None:
+    """Within the bound of adding n numbers in float32 in any order: n * 2^-24 times the sum of
+    their magnitudes.
 
     In fixed point each number of a token is off by 2^-16 of its group's greatest.
     """
@@ -47,7 +52,9 @@ def test_every_level_multiplies(at_level: Library, dtype: torch.dtype, tokens: i
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_batch_and_threads_do_not_count(at_level: Library, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_and_threads_do_not_count(
+    at_level: Library, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocks, scales = random_rows(70, 6)
     x = torch.randn(40, 192).to(dtype)
 

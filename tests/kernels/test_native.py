@@ -41,9 +41,13 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def quick(library: Library, unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same as ``unbuilt``, where compiling takes no time: the compiler copies the library that there is."""
+    """The same as ``unbuilt``, where compiling takes no time: the compiler copies the library that
+    there is.
+    """
     command = tmp_path / "copying"
-    command.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nexec cp "{library.code._name}" "$2"\n')
+    command.write_text(
+        f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nexec cp "{library.code._name}" "$2"\n'
+    )
     command.chmod(0o700)
     monkeypatch.setenv("CXX", shlex.quote(str(command)))
     return unbuilt
@@ -55,14 +59,21 @@ def afresh() -> Library | None:
     return native.library()
 
 
-def test_a_broken_library_of_a_wheel_is_replaced(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded, load = list[Path](), ctypes.CDLL
-    monkeypatch.setattr(ctypes, "CDLL", lambda path, *mode: loaded.append(Path(path)) or load(path, *mode))
+def test_a_broken_library_of_a_wheel_is_replaced(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = list[Path]()
+    load = ctypes.CDLL
+    monkeypatch.setattr(
+        ctypes, "CDLL", lambda path, *mode: loaded.append(Path(path)) or load(path, *mode)
+    )
     monkeypatch.setattr(native, "PREBUILT", tmp_path / "prebuilt.so")
     native.PREBUILT.write_bytes(b"of another system")
     library = afresh()
     assert Path(library.code._name).parent == quick
-    assert {*Path(torch.__file__).parent.glob("lib/libgomp*")} <= {*loaded[: loaded.index(native.PREBUILT)]}
+    assert {*Path(torch.__file__).parent.glob("lib/libgomp*")} <= {
+        *loaded[: loaded.index(native.PREBUILT)]
+    }
 
 
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,20 +86,27 @@ def warned(call: Callable[[], object]) -> list[str]:
         call()
     ours = [each for each in caught if "C++ library" in str(each.message)]
     calling = warned.__code__.co_firstlineno + 3
-    if not hasattr(native.library, "__wrapped__"):  # the check of annotations puts frames of its own between
-        assert all((each.filename, each.lineno) == (__file__, calling) for each in ours), "it points at the caller"
+    if not hasattr(
+        native.library, "__wrapped__"
+    ):  # the check of annotations puts frames of its own between
+        assert all((each.filename, each.lineno) == (__file__, calling) for each in ours), (
+            "it points at the caller"
+        )
     return [str(each.message) for each in ours]
 
 
 def works(library: Library | None) -> bool:
     assert library is not None
-    blocks, scales = torch.randint(256, (3, 2, 16), dtype=torch.uint8), torch.full((3, 2), 120, dtype=torch.uint8)
+    blocks = torch.randint(256, (3, 2, 16), dtype=torch.uint8)
+    scales = torch.full((3, 2), 120, dtype=torch.uint8)
     got = torch.empty(3, 64)
     expand_natively(library, blocks, scales, got)
     return torch.equal(got, expand_definition(blocks, scales).float())
 
 
-def test_it_is_compiled_once_and_cached(library: Library, quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_compiled_once_and_cached(
+    library: Library, quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     umask = os.umask(0o000)
     try:
         assert warned(native.library) == []
@@ -105,7 +123,9 @@ def test_it_is_compiled_once_and_cached(library: Library, quick: Path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_compiler_is_enough(library: Library, unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_is_enough(
+    library: Library, unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither ninja nor torch's loader, and a compiler without OpenMP suffices."""
     (real,) = [path for path in map(shutil.which, native._COMPILERS) if path][:1]
     without = tmp_path / "without openmp"
@@ -120,7 +140,9 @@ def test_a_compiler_is_enough(library: Library, unbuilt: Path, tmp_path: Path, m
 
 
 @pytest.mark.slow
-def test_an_older_compiler_leaves_out_amx(unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_compiler_leaves_out_amx(
+    unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     amx = native.LEVELS.index("AMX")
     if native.best_level() < amx:
         pytest.skip("this processor has no AMX")
@@ -156,7 +178,9 @@ def test_without_a_compiler_it_warns_once(
     assert "c++" in native.look()[1]
 
 
-def test_the_compilers_error_is_reported(unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compilers_error_is_reported(
+    unbuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failing = tmp_path / "failing"
     failing.write_text("#!/bin/sh\necho in file\necho error: too old\necho more\nexit 1\n")
     failing.chmod(0o700)
@@ -165,9 +189,13 @@ def test_the_compilers_error_is_reported(unbuilt: Path, tmp_path: Path, monkeypa
     assert "error: too old" in message
 
 
-@pytest.mark.parametrize("how", ["a file", "a link", "writable by all", "writable by a group", "readable by all"])
+@pytest.mark.parametrize(
+    "how", ["a file", "a link", "writable by all", "writable by a group", "readable by all"]
+)
 def test_a_folder_that_is_not_private_is_not_used(how: str, quick: Path, tmp_path: Path) -> None:
-    """Nothing in it runs, though its name and hash are right; the process compiles a library of its own."""
+    """Nothing in it runs, though its name and hash are right; the process compiles a library of its
+    own.
+    """
     if how == "a file":
         quick.write_text("in place of a folder")
     elif how == "a link":
@@ -175,7 +203,9 @@ def test_a_folder_that_is_not_private_is_not_used(how: str, quick: Path, tmp_pat
         quick.symlink_to(tmp_path / "elsewhere")
     else:
         quick.mkdir()
-        quick.chmod({"writable by all": 0o777, "writable by a group": 0o770, "readable by all": 0o755}[how])
+        quick.chmod(
+            {"writable by all": 0o777, "writable by a group": 0o770, "readable by all": 0o755}[how]
+        )
     if quick.is_dir():
         planted = quick / "planted"
         planted.write_bytes(b"untrusted")
@@ -188,11 +218,15 @@ def test_a_folder_that_is_not_private_is_not_used(how: str, quick: Path, tmp_pat
     assert not quick.is_dir() or planted.read_bytes() == b"untrusted"
 
 
-def test_a_folder_that_cannot_be_removed_is_left(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_removed_is_left(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a network's disk, which keeps what a process has open."""
     quick.write_text("in place of a folder")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(os, "rmdir", Mock(side_effect=OSError(errno.ENOTEMPTY, "Directory not empty")))
+    monkeypatch.setattr(
+        os, "rmdir", Mock(side_effect=OSError(errno.ENOTEMPTY, "Directory not empty"))
+    )
     (message,) = warned(native.library)
     assert "cannot be cached" in message
     assert works(native.library())
@@ -208,8 +242,12 @@ def test_another_users_folder_is_refused(unbuilt: Path, monkeypatch: pytest.Monk
         native._private_folder()
 
 
-def test_a_read_only_folder_serves_what_it_has(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != quick)  # chmod would not stop root
+def test_a_read_only_folder_serves_what_it_has(
+    quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != quick
+    )  # chmod would not stop root
     native._private_folder()
     (message,) = warned(native.library)
     assert "read-only" in message
@@ -219,7 +257,9 @@ def test_a_read_only_folder_serves_what_it_has(quick: Path, monkeypatch: pytest.
     assert works(afresh())
 
 
-def test_a_read_only_system_uses_what_is_cached(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_system_uses_what_is_cached(
+    quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing can be written anywhere: not in the cache, nor for a temporary folder."""
     nowhere = Mock(side_effect=FileNotFoundError("No usable temporary directory found in ['/tmp']"))
     native._private_folder()
@@ -242,7 +282,9 @@ def test_a_read_only_system_uses_what_is_cached(quick: Path, monkeypatch: pytest
 def test_compiling_says_so_in_one_line(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     native.library()
     said = capsys.readouterr()
-    assert re.fullmatch(r"glassformer: compiling its C\+\+ library, once .* \.\.\. \d+ s\n", said.err)
+    assert re.fullmatch(
+        r"glassformer: compiling its C\+\+ library, once .* \.\.\. \d+ s\n", said.err
+    )
     assert said.out == ""
     afresh()
     assert capsys.readouterr().err == ""
@@ -289,7 +331,9 @@ def test_a_library_that_is_cut_short_ends_no_process(quick: Path) -> None:
     assert native._cached(quick, native._stem()) == library
 
 
-def test_one_that_cannot_be_loaded_is_not_compiled_again(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_be_loaded_is_not_compiled_again(
+    unbuilt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a disk from which no program may run."""
     unbuilt.mkdir(mode=0o700)
     library = unbuilt / "library"
@@ -307,7 +351,9 @@ def test_one_that_cannot_be_loaded_is_not_compiled_again(unbuilt: Path, monkeypa
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
+    monkeypatch.setattr(
+        Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory."))
+    )
     (message,) = warned(native.library)
     assert "Could not determine home directory" in message
     assert works(native.library())
@@ -318,10 +364,14 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot be compiled" in message
 
 
-def test_the_warning_points_at_the_caller_of_the_library(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warning_points_at_the_caller_of_the_library(
+    unbuilt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     no_compiler(monkeypatch)
     for use in (
-        lambda: mxfp4.decode(torch.zeros(64, 64, 16, dtype=torch.uint8), torch.zeros(64, 64, dtype=torch.uint8)),
+        lambda: mxfp4.decode(
+            torch.zeros(64, 64, 16, dtype=torch.uint8), torch.zeros(64, 64, dtype=torch.uint8)
+        ),
         lambda: nn.Sequential(RMSNorm(8))(torch.ones(2, 8)),
     ):
         native._warn_once.cache_clear()
@@ -332,7 +382,9 @@ def test_the_warning_points_at_the_caller_of_the_library(unbuilt: Path, monkeypa
 
 
 @pytest.mark.parametrize(("value", "off"), [("1", True), ("yes", True), ("0", False), ("", False)])
-def test_the_switch(value: str, off: bool, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_switch(
+    value: str, off: bool, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     native._warn_once.cache_clear()
     monkeypatch.setattr(native, "look", native.look.__wrapped__)
     monkeypatch.setenv(native.SWITCH, value)
@@ -354,11 +406,15 @@ def test_where_libraries_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert native._private_folder() == tmp_path / ".cache" / "glassformer"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", ".")
-    assert native._private_folder() == tmp_path / "glassformer"  # absolute: else the system's libraries are searched
+    assert (
+        native._private_folder() == tmp_path / "glassformer"
+    )  # absolute: else the system's libraries are searched
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("capability", "level"), [("default", 0), ("avx2", min(native.best_level(), 1))])
+@pytest.mark.parametrize(
+    ("capability", "level"), [("default", 0), ("avx2", min(native.best_level(), 1))]
+)
 def test_torchs_limit_of_instructions(capability: str, level: int) -> None:
     """``ATEN_CPU_CAPABILITY`` limits our kernels as it limits torch's."""
     code = "from glassformer.kernels import linear, native; print(native.best_level(), linear.slow_mkl())"
@@ -370,7 +426,10 @@ def test_torchs_limit_of_instructions(capability: str, level: int) -> None:
 def test_processes_that_compile_at_the_same_time(library: Library, tmp_path: Path) -> None:
     """Each gets a whole library, nothing but a line about it is printed, and one library is left."""
     code = "from glassformer.kernels import native; assert native.library().level >= 0"
-    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "PYTHONPATH": str(SOURCE_ROOT)}
+    environment = os.environ | {
+        "TORCH_EXTENSIONS_DIR": str(tmp_path),
+        "PYTHONPATH": str(SOURCE_ROOT),
+    }
     command = [sys.executable, "-W", "error", "-c", code]
     options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     running = [subprocess.Popen(command, **options) for _ in range(3)]

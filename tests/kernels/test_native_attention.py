@@ -13,7 +13,9 @@ from glassformer.kernels.native import Library
 from glassformer.kernels.pattern import Pattern
 from torch_settings import threads
 
-random_sizes = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+random_sizes = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 lengths = st.one_of(st.integers(1, 20), st.sampled_from((47, 48, 49, 96, 97, 150, 300)))
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -26,8 +28,12 @@ def library_for_short_texts(library: Library, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(attention_native, "FEW_QUERIES", 1)
 
 
-def results(inputs: list[Tensor], pattern: Pattern, scale: float, sinks: Tensor | None) -> list[Tensor]:
-    leaves = [each.clone().requires_grad_() for each in (*inputs, *([] if sinks is None else [sinks]))]
+def results(
+    inputs: list[Tensor], pattern: Pattern, scale: float, sinks: Tensor | None
+) -> list[Tensor]:
+    leaves = [
+        each.clone().requires_grad_() for each in (*inputs, *([] if sinks is None else [sinks]))
+    ]
     out = kernel.attention(*leaves[:3], pattern, scale, None if sinks is None else leaves[3])
     direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).to(out.dtype)
     return [out.detach(), *torch.autograd.grad(out, leaves, direction)]
@@ -42,8 +48,9 @@ def check(inputs: list[Tensor], pattern: Pattern, scale: float, sinks: Tensor | 
         assert got.shape == wanted.shape
         near = 300 * 2**-24  # 300 roundings of numbers of size 1, for as many terms
         if inputs[0].dtype == torch.bfloat16:
-            # Gradients contain the product of the output's gradient and the output, which is rounded: 4 standard
-            # deviations of a sum of `width` roundings times a key of at most 4; of a sink, summed over all queries.
+            # Gradients contain the product of the output's gradient and the output, which is
+            # rounded: 4 standard deviations of a sum of `width` roundings times a key of at most 4;
+            # of a sink, summed over all queries.
             near = 16 * 2**-9 if got.ndim > 1 else 4 * (queries * width) ** 0.5 * 2**-9
         atol = near * max(1.0, float(wanted.abs().max()))
         torch.testing.assert_close(got.double(), wanted, rtol=near, atol=atol)
@@ -93,7 +100,9 @@ def test_value_and_gradients(
 
 def test_scores_far_apart() -> None:
     """Weights that vanish, and a sink above and below all scores."""
-    inputs = [torch.randint(-6, 7, (1, 2, 60, 8)).float() for _ in range(3)]  # whose scores are exact
+    inputs = [
+        torch.randint(-6, 7, (1, 2, 60, 8)).float() for _ in range(3)
+    ]  # whose scores are exact
     check(inputs, Pattern(True), 1.0, torch.tensor([-1e4, 1e4]))
 
 

@@ -10,14 +10,26 @@ from gguf.quants import dequantize
 
 from glassformer.kernels import native, plain
 from glassformer.kernels.native import LEVELS, Library
-from glassformer.kernels.packed import KINDS, definition, encode, expanded, finite, packed_linear, values
+from glassformer.kernels.packed import (
+    KINDS,
+    definition,
+    encode,
+    expanded,
+    finite,
+    packed_linear,
+    values,
+)
 from refusals import refused
 
 
-def random_blocks(kind: str, rows: int, blocks: int, seed: int = 0, *, usual: bool = False) -> torch.Tensor:
+def random_blocks(
+    kind: str, rows: int, blocks: int, seed: int = 0, *, usual: bool = False
+) -> torch.Tensor:
     """Any bits, but for finite scales; with ``usual``, scales about 1 / 32."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(256, (rows, blocks, KINDS[kind].nbytes), dtype=torch.uint8, generator=generator)
+    drawn = torch.randint(
+        256, (rows, blocks, KINDS[kind].nbytes), dtype=torch.uint8, generator=generator
+    )
     for at in KINDS[kind].halves:
         half = drawn[..., at : at + 2].contiguous().view(torch.int16)
         infinite = (half >> 10 & 31) == 31
@@ -44,39 +56,58 @@ def test_weights_have_the_bits_of_llama_cpp(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tokens", [1, 3, 70])
 def test_products_are_those_of_the_expanded_matrix(kind: str, tokens: int) -> None:
-    blocks, generator = random_blocks(kind, 33, 2, usual=True), torch.Generator().manual_seed(1)
+    blocks = random_blocks(kind, 33, 2, usual=True)
+    generator = torch.Generator().manual_seed(1)
     x = torch.randn(2, tokens, 2 * KINDS[kind].block, generator=generator)
     bias = torch.randn(33, generator=generator)
     expected = x.double() @ values(kind, blocks).double().T + bias
     scale = float(expected.abs().max())
     assert float((packed_linear(x, blocks, kind, bias) - expected).abs().max()) < 2e-6 * scale
-    assert float((packed_linear(x.double(), blocks, kind, bias) - expected).abs().max()) < 1e-14 * scale
-    assert float((packed_linear(x.bfloat16(), blocks, kind, bias).float() - expected).abs().max()) < 2e-2 * scale
+    assert (
+        float((packed_linear(x.double(), blocks, kind, bias) - expected).abs().max())
+        < 1e-14 * scale
+    )
+    assert (
+        float((packed_linear(x.bfloat16(), blocks, kind, bias).float() - expected).abs().max())
+        < 2e-2 * scale
+    )
     with plain():
         assert torch.equal(packed_linear(x, blocks, kind, bias), definition(x, blocks, kind, bias))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_instruction_set_has_the_same_values_and_products(kind: str, at_level: Library) -> None:
-    rows, width = 7, 3 * KINDS[kind].block
-    blocks, generator = random_blocks(kind, rows, 3), torch.Generator().manual_seed(2)
+def test_every_instruction_set_has_the_same_values_and_products(
+    kind: str, at_level: Library
+) -> None:
+    rows = 7
+    width = 3 * KINDS[kind].block
+    blocks = random_blocks(kind, rows, 3)
+    generator = torch.Generator().manual_seed(2)
     found = torch.full((rows, width), torch.nan)
     at_level.call("expand_blocks", blocks, found, KINDS[kind].number, rows, width, 0, rows, 2)
     assert torch.equal(found, expanded(kind, blocks))
     at_level.call("expand_blocks", blocks, found[:2], KINDS[kind].number, rows, width, 2, 4, 1)
     assert torch.equal(found[:2], expanded(kind, blocks)[2:4])
 
-    blocks, x = random_blocks(kind, rows, 3, usual=True), torch.randn(9, width, generator=generator)
+    blocks = random_blocks(kind, rows, 3, usual=True)
+    x = torch.randn(9, width, generator=generator)
 
     def products(x: torch.Tensor, threads: int) -> torch.Tensor:
         out = torch.full((len(x), rows), torch.nan)
-        at_level.call("rows_blocks", blocks, x, out, KINDS[kind].number, rows, width, len(x), threads)
+        at_level.call(
+            "rows_blocks", blocks, x, out, KINDS[kind].number, rows, width, len(x), threads
+        )
         return out
 
-    all_tokens, exact = products(x, 1), x.double() @ expanded(kind, blocks).double().T
+    all_tokens = products(x, 1)
+    exact = x.double() @ expanded(kind, blocks).double().T
     bound = width * 2.0**-24 * (x.double().abs() @ expanded(kind, blocks).double().abs().T)
     assert ((all_tokens - exact).abs() <= bound).all()
-    for some in (1, 2, 7):  # the bits of a token are the same in every batch, with any number of threads
+    for some in (
+        1,
+        2,
+        7,
+    ):  # the bits of a token are the same in every batch, with any number of threads
         assert torch.equal(products(x[:some].contiguous(), 3), all_tokens[:some])
 
 
@@ -92,28 +123,36 @@ def matrix_registers(library: Library) -> Library:
 def test_matrix_registers_round_no_activations(
     kind: str, tokens: int, rows: int, count: int, matrix_registers: Library
 ) -> None:
-    width, generator = count * KINDS[kind].block, torch.Generator().manual_seed(3)
-    blocks, x = random_blocks(kind, rows, count, usual=True), torch.randn(tokens, width, generator=generator)
+    width = count * KINDS[kind].block
+    generator = torch.Generator().manual_seed(3)
+    blocks = random_blocks(kind, rows, count, usual=True)
+    x = torch.randn(tokens, width, generator=generator)
     x[:, ::3] *= 1e-4  # what bfloat16 would lose of the others is more
 
     def products(x: torch.Tensor, threads: int) -> torch.Tensor:
         out = torch.full((len(x), rows), torch.nan)
-        matrix_registers.call("matrix_blocks", blocks, x, out, KINDS[kind].number, rows, width, len(x), threads)
+        matrix_registers.call(
+            "matrix_blocks", blocks, x, out, KINDS[kind].number, rows, width, len(x), threads
+        )
         return out
 
     codes, scales, offsets = KINDS[kind].unpacked(blocks.unflatten(-1, (-1, KINDS[kind].nbytes)))
-    all_tokens, weights = products(x, 2), expanded(kind, blocks).double()
+    all_tokens = products(x, 2)
+    weights = expanded(kind, blocks).double()
     parts = (scales.unsqueeze(-1) * codes.unflatten(-1, (scales.shape[-1], -1))).abs().double()
     parts = (parts if offsets is None else parts + offsets.abs().unsqueeze(-1)).flatten(1)
     bound = 2.0**-22 * (x.double().abs() @ parts.T)
     assert ((all_tokens - x.double() @ weights.T).abs() <= bound).all()
-    some = torch.arange(tokens - 1, -1, -3)  # the bits of a token are the same beside all others, and with any threads
+    some = torch.arange(
+        tokens - 1, -1, -3
+    )  # the bits of a token are the same beside all others, and with any threads
     assert torch.equal(products(x[some].contiguous(), 1), all_tokens[some])
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
 def test_infinite_activations_stay_in_their_token(kind: str, matrix_registers: Library) -> None:
-    blocks, x = random_blocks(kind, 9, 2, usual=True), torch.randn(20, 2 * KINDS[kind].block)
+    blocks = random_blocks(kind, 9, 2, usual=True)
+    x = torch.randn(20, 2 * KINDS[kind].block)
     usual = packed_linear(x, blocks, kind)
     nan_by_its_lowest_bit = torch.tensor(0x7F800001, dtype=torch.int32).view(torch.float32)
     for token, value in enumerate([torch.inf, -torch.inf, torch.nan, nan_by_its_lowest_bit]):
@@ -147,15 +186,21 @@ def test_weights_that_are_no_numbers_are_found(kind: str) -> None:
     assert values(kind, blocks).isfinite().all() or kind == "MXFP4"  # 2 ** 126 times 12
     for at in KINDS[kind].halves or (0,):
         damaged = blocks.clone().view(3, 2, -1)
-        damaged[1, 1, at : at + 2] = torch.tensor([torch.nan], dtype=torch.float16).view(torch.uint8)
+        damaged[1, 1, at : at + 2] = torch.tensor([torch.nan], dtype=torch.float16).view(
+            torch.uint8
+        )
         if kind == "MXFP4":
             damaged[1, 1, 0] = 255
         assert not finite(kind, damaged.flatten(1))
 
 
 def test_weights_become_the_nearest_codes_of_q8_0() -> None:
-    """A number is off by half a scale at most, and the scale is that of the greatest of its 32, rounded to float16."""
-    weights = torch.randn(9, 64, dtype=torch.float64) * torch.logspace(-1, 3, 9, dtype=torch.float64).unsqueeze(1)
+    """A number is off by half a scale at most, and the scale is that of the greatest of its 32,
+    rounded to float16.
+    """
+    weights = torch.randn(9, 64, dtype=torch.float64) * torch.logspace(
+        -1, 3, 9, dtype=torch.float64
+    ).unsqueeze(1)
     for given in (weights, weights.float(), weights.bfloat16()):
         blocks = encode("Q8_0", given)
         wide = given.double().unflatten(1, (2, 32))

@@ -15,8 +15,16 @@ def sees(query: int, key: int, queries: int, keys: int, causal: bool, window: in
     return not (causal and key > position) and not (window is not None and position - key >= window)
 
 
-@given(st.integers(1, 9), st.integers(0, 6), st.booleans(), st.none() | st.integers(1, 12), st.integers(0, 2**16))
-def test_it_is_the_definition(queries: int, earlier: int, causal: bool, window: int | None, padding_bits: int) -> None:
+@given(
+    st.integers(1, 9),
+    st.integers(0, 6),
+    st.booleans(),
+    st.none() | st.integers(1, 12),
+    st.integers(0, 2**16),
+)
+def test_it_is_the_definition(
+    queries: int, earlier: int, causal: bool, window: int | None, padding_bits: int
+) -> None:
     keys = queries + earlier
     window = window if causal else None
     padding = torch.tensor([[bool(padding_bits >> key & 1) for key in range(keys)], [True] * keys])
@@ -31,7 +39,9 @@ def test_it_is_the_definition(queries: int, earlier: int, causal: bool, window: 
 
 
 @given(st.integers(1, 9), st.integers(0, 6), st.booleans(), st.none() | st.integers(1, 12))
-def test_narrowing_does_not_change_the_mask(queries: int, earlier: int, causal: bool, window: int | None) -> None:
+def test_narrowing_does_not_change_the_mask(
+    queries: int, earlier: int, causal: bool, window: int | None
+) -> None:
     keys = queries + earlier
     pattern = Pattern(causal, window if causal else None)
     narrow = pattern.narrowed(queries, keys)

@@ -33,7 +33,11 @@ def test_the_environment_variable(value: str, expected: str) -> None:
 
 
 def test_no_fast_form_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((rms_norm, "native_library"), (swiglu, "native_library"), (rotation, "_turned")):
+    for module, name in (
+        (rms_norm, "native_library"),
+        (swiglu, "native_library"),
+        (rotation, "_turned"),
+    ):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("a fast form ran"))
     x = torch.randn(2, 3, 4, 8, requires_grad=True)
     angles = torch.rand(2, 4, 4)

@@ -23,14 +23,18 @@ def weights(kind: str, rows: int, width: int) -> tuple[tuple[Tensor, ...], Tenso
     return (dense,), dense.double()
 
 
-def product(library: Library, kind: str, packed: tuple[Tensor, ...], x: Tensor, rows: int, threads: int = 1) -> Tensor:
+def product(
+    library: Library, kind: str, packed: tuple[Tensor, ...], x: Tensor, rows: int, threads: int = 1
+) -> Tensor:
     out = torch.full((len(x), rows), float("nan"))
     library.call(f"rows_{kind}", *packed, x.contiguous(), out, rows, x.shape[1], len(x), threads)
     return out
 
 
 def error_bound(kind: str, x: Tensor, exact: Tensor) -> Tensor:
-    """Of adding n numbers in float32 in any order; in fixed point a token is off by 2^-16 of its block's greatest."""
+    """Of adding n numbers in float32 in any order; in fixed point a token is off by 2^-16 of its
+    block's greatest.
+    """
     bound = x.shape[1] * 2.0**-24 * (x.double().abs() @ exact.abs().T)
     if kind == "mxfp4":
         greatest = x.double().abs().unflatten(1, (-1, 32)).amax(2)
@@ -40,7 +44,9 @@ def error_bound(kind: str, x: Tensor, exact: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_products_at_every_level(at_level: Library, kind: str) -> None:
-    widths = st.integers(1, 700) | st.integers(1024, 1100)  # wide rows have another order of additions
+    widths = st.integers(1, 700) | st.integers(
+        1024, 1100
+    )  # wide rows have another order of additions
 
     @given(st.integers(1, 13), widths, st.integers(1, 9), st.integers(-40, 40))
     def check(rows: int, width: int, tokens: int, exponent: int) -> None:
@@ -49,21 +55,29 @@ def test_products_at_every_level(at_level: Library, kind: str) -> None:
         packed, exact = weights(kind, rows, width)
         x = torch.randn(tokens, width) * 2.0**exponent
         got = product(at_level, kind, packed, x, rows)
-        assert bool(((got.double() - x.double() @ exact.T).abs() <= error_bound(kind, x, exact)).all())
+        assert bool(
+            ((got.double() - x.double() @ exact.T).abs() <= error_bound(kind, x, exact)).all()
+        )
 
     check()
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_token_has_the_same_bits_in_every_batch_and_on_every_number_of_threads(at_level: Library, kind: str) -> None:
+def test_a_token_has_the_same_bits_in_every_batch_and_on_every_number_of_threads(
+    at_level: Library, kind: str
+) -> None:
     for width in (64, 512, 1056):
         packed, _ = weights(kind, 21, width)
         x = torch.randn(9, width)
         together = product(at_level, kind, packed, x, 21)
         for some in range(1, 9):
-            torch.testing.assert_close(product(at_level, kind, packed, x[:some], 21), together[:some], rtol=0, atol=0)
+            torch.testing.assert_close(
+                product(at_level, kind, packed, x[:some], 21), together[:some], rtol=0, atol=0
+            )
         for threads in (2, 3, 8):
-            torch.testing.assert_close(product(at_level, kind, packed, x, 21, threads), together, rtol=0, atol=0)
+            torch.testing.assert_close(
+                product(at_level, kind, packed, x, 21, threads), together, rtol=0, atol=0
+            )
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -75,7 +89,9 @@ def test_numbers_that_are_not_finite_stay_so(at_level: Library, kind: str, speci
     got = product(at_level, kind, packed, x, 5)
     assert got.isfinite().all(1).tolist() == [True, False, True]
     assert not bool(got[1].isfinite().any())  # not even where the weight is 0
-    torch.testing.assert_close(got[0::2], product(at_level, kind, packed, x[0::2], 5), rtol=0, atol=0)
+    torch.testing.assert_close(
+        got[0::2], product(at_level, kind, packed, x[0::2], 5), rtol=0, atol=0
+    )
 
 
 def test_special_scales(at_level: Library) -> None:
@@ -84,7 +100,9 @@ def test_special_scales(at_level: Library) -> None:
     x = torch.zeros(1, 96)
     x[0, :32] = 2.0**40
     for scale, each in [(0, 32 * 2.0**-87), (1, 32 * 2.0**-86), (254, float("inf"))]:
-        got = product(at_level, "mxfp4", (blocks, torch.full((1, 3), scale, dtype=torch.uint8)), x, 1)
+        got = product(
+            at_level, "mxfp4", (blocks, torch.full((1, 3), scale, dtype=torch.uint8)), x, 1
+        )
         torch.testing.assert_close(got.item(), each, rtol=2**-15, atol=0)
     scales = torch.tensor([[120, 255, 120]], dtype=torch.uint8)
     assert bool(product(at_level, "mxfp4", (blocks, scales), x, 1).isnan())

@@ -25,7 +25,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def documents() -> Path:
-    """The directory of the courses' documents beside the repository; a test that needs it is skipped without it."""
+    """The directory of the courses' documents beside the repository; a test that needs it is
+    skipped without it.
+    """
     directory = ROOT.parent / "shared" / "seeds"
     if not directory.is_dir():
         pytest.skip("no ../shared/seeds beside the repository")

@@ -1,4 +1,6 @@
-"""What is handed in: a folder and an archive, complete or absent, with the author's name and what the cells wrote."""
+"""What is handed in: a folder and an archive, complete or absent, with the author's name and what
+the cells wrote.
+"""
 
 import json
 import os
@@ -24,13 +26,24 @@ ANN = Author("Ann *A* [x](y) <b> $1$", DAY, "s#7_8")
 HEADING = "**Name:** Ann \\*A\\* \\[x\\](y) \\<b\\> \\$1\\$  \n**Student ID:** s\\#7\\_8  \n**Date:** 2026-03-31"
 PRINTING = 'print("f:", f(), flush=True)\nprint("g")'
 CELLS = [
-    {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "# A lesson\n\nWhat it is about."},
-    {"cell_type": "markdown", "id": "b", "metadata": {"tags": ["for-students"]}, "source": "Write here."},
+    {
+        "cell_type": "markdown",
+        "id": "a",
+        "metadata": {},
+        "source": "# A lesson\n\nWhat it is about.",
+    },
+    {
+        "cell_type": "markdown",
+        "id": "b",
+        "metadata": {"tags": ["for-students"]},
+        "source": "Write here.",
+    },
     {
         "cell_type": "code",
         "id": "c",
         "metadata": {},
-        "source": "def f():\n    ### BEGIN SOLUTION\n    return 6 * 7\n    ### END SOLUTION\n\n\n" + PRINTING,
+        "source": "def f():\n    ### BEGIN SOLUTION\n    return 6 * 7\n    ### END SOLUTION\n\n\n"
+        + PRINTING,
         "execution_count": None,
         "outputs": [],
     },
@@ -47,7 +60,9 @@ CELLS = [
 
 def lesson(cells: list[dict[str, Any]] = CELLS) -> dict[str, Any]:
     metadata = {"glassformer": {"lab": "tiny", "seed": 0}}
-    return json.loads(json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}))
+    return json.loads(
+        json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+    )
 
 
 def reporter(out: Path) -> Callable[[], Path]:
@@ -57,7 +72,9 @@ def reporter(out: Path) -> Callable[[], Path]:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         (out / "figures" / "one.png").write_bytes(b"a picture")
         (out / "figures" / "one.svg").write_text("a drawing")
-        (out / "report.md").write_text("# The report\n\n![one](figures/one.png)\n", encoding="utf-8")
+        (out / "report.md").write_text(
+            "# The report\n\n![one](figures/one.png)\n", encoding="utf-8"
+        )
         return out / "report.md"
 
     return write
@@ -72,7 +89,10 @@ def handed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a hand-in, whose run is beside it in run/."""
     place = tmp_path_factory.mktemp("hand-in")
     folder = place / "week.3"
-    assert hand_in(lesson(), ANN, folder, place / "run", reporter(place / "run")) == place / "week.3.zip"
+    assert (
+        hand_in(lesson(), ANN, folder, place / "run", reporter(place / "run"))
+        == place / "week.3.zip"
+    )
     return folder
 
 
@@ -93,7 +113,9 @@ def test_the_archive_holds_the_folder(handed: Path) -> None:
     with ZipFile(handed.with_name("week.3.zip")) as archive:
         files = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
     on_disk = {path for path in handed.rglob("*") if path.is_file()}
-    assert files == {path.relative_to(handed.parent).as_posix(): path.read_bytes() for path in on_disk}
+    assert files == {
+        path.relative_to(handed.parent).as_posix(): path.read_bytes() for path in on_disk
+    }
 
 
 @pytest.mark.slow
@@ -141,7 +163,11 @@ def test_a_notebook_is_executed_once_and_again_when_its_lesson_changed(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "error"),
-    [("import os; os._exit(1)", OSError), ("raise KeyError('x')", Exception), ("stop", KeyboardInterrupt)],
+    [
+        ("import os; os._exit(1)", OSError),
+        ("raise KeyError('x')", Exception),
+        ("stop", KeyboardInterrupt),
+    ],
 )
 def test_nothing_is_left_of_a_hand_in_that_failed(
     source: str, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,7 +184,13 @@ def test_nothing_is_left_of_a_hand_in_that_failed(
     monkeypatch.setattr(NotebookClient, "execute_cell", execute_or_stop)
     out = tmp_path / "run"
     with pytest.raises(error):
-        hand_in(lesson([CELLS[0], {**CELLS[2], "source": source}]), ANN, tmp_path / "new", out, reporter(out))
+        hand_in(
+            lesson([CELLS[0], {**CELLS[2], "source": source}]),
+            ANN,
+            tmp_path / "new",
+            out,
+            reporter(out),
+        )
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
     assert {path.name for path in out.iterdir()} == {"report.md", "figures"}
     process = kernels[0].provisioner and kernels[0].provisioner.process
@@ -170,7 +202,9 @@ def test_an_executed_notebook_that_was_changed_is_refused(handed: Path, tmp_path
     run = tmp_path / "run"
     copytree(handed.parent / "run", run)
     (stored,) = run.glob("notebook-*/tiny.ipynb")
-    stored.write_text(stored.read_text(encoding="utf-8").replace("6 * 7", "6 * 8"), encoding="utf-8")
+    stored.write_text(
+        stored.read_text(encoding="utf-8").replace("6 * 7", "6 * 8"), encoding="utf-8"
+    )
     with refused("which was changed", fix="Remove"):
         hand_in(lesson(), ANN, tmp_path / "new", run, reporter(run))
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -196,7 +230,9 @@ def test_places_that_hold_something_are_refused_before_the_lab_runs(tmp_path: Pa
     assert {path.name for path in tmp_path.iterdir()} == {"full", "file", "new.zip", "empty"}
 
 
-@pytest.mark.parametrize("text", ["", " ", "A\nB", "A\x1b[31m", "A\x00", "A\u2028B", "A\ud800", "A" * 201])
+@pytest.mark.parametrize(
+    "text", ["", " ", "A\nB", "A\x1b[31m", "A\x00", "A\u2028B", "A\ud800", "A" * 201]
+)
 def test_a_name_that_is_no_line_is_refused(text: str) -> None:
     with refused("the author"):
         Author(text, DAY)
@@ -204,7 +240,9 @@ def test_a_name_that_is_no_line_is_refused(text: str) -> None:
         Author("Ann", DAY, text)
 
 
-@pytest.mark.parametrize("name", ["Ann-Lena O'Neil, Jr.", "Søren Ångström", "Ан На", "عربي", "A" * 200])
+@pytest.mark.parametrize(
+    "name", ["Ann-Lena O'Neil, Jr.", "Søren Ångström", "Ан На", "عربي", "A" * 200]
+)
 def test_a_plain_name_is_written_as_it_is(name: str) -> None:
     assert Author(name, DAY).heading == f"**Name:** {name}  \n**Date:** 2026-03-31"
 
@@ -215,7 +253,9 @@ def test_a_name_that_no_font_can_draw_is_refused_before_the_lab_runs(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_pandoc_is_named_before_the_lab_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pandoc_is_named_before_the_lab_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def absent() -> str:
         raise OSError("No pandoc was found")
 
@@ -230,5 +270,11 @@ def test_every_lesson_can_be_signed_and_has_no_scaffold(lab: str) -> None:
     clean = module._without_scaffold(notebook(lab, solutions=True))
     assert ANN.sign(clean["cells"][0]["source"]).splitlines()[2] == HEADING.splitlines()[0]
     sources = "\n".join(cell["source"] for cell in clean["cells"])
-    for scaffold in ("BEGIN SOLUTION", "END SOLUTION", "YOUR ANSWER HERE", "Write yours here", "to be entered"):
+    for scaffold in (
+        "BEGIN SOLUTION",
+        "END SOLUTION",
+        "YOUR ANSWER HERE",
+        "Write yours here",
+        "to be entered",
+    ):
         assert scaffold not in sources

@@ -1,4 +1,6 @@
-"""The PDF of a notebook: what stands in it, that formulas are set, that no character is lost without a word."""
+"""The PDF of a notebook: what stands in it, that formulas are set, that no character is lost
+without a word.
+"""
 
 import base64
 import io
@@ -27,8 +29,16 @@ def code(source: str, *outputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(**data: str) -> dict[str, Any]:
-    names = {"png": "image/png", "markdown": "text/markdown", "plain": "text/plain", "check": "application/vnd.x+json"}
-    return {"output_type": "display_data", "data": {names[name]: value for name, value in data.items()}}
+    names = {
+        "png": "image/png",
+        "markdown": "text/markdown",
+        "plain": "text/plain",
+        "check": "application/vnd.x+json",
+    }
+    return {
+        "output_type": "display_data",
+        "data": {names[name]: value for name, value in data.items()},
+    }
 
 
 def printed(text: str) -> dict[str, Any]:
@@ -38,7 +48,10 @@ def printed(text: str) -> dict[str, Any]:
 def calls(source: str) -> list[tuple[str, str]]:
     """The calls of the template's functions, each with its argument."""
     body = source.partition("#let picture")[2]
-    return [(name, json.loads(text)) for name, text in re.findall(r'^#(\w+)\((".*")\)$', body, re.MULTILINE)]
+    return [
+        (name, json.loads(text))
+        for name, text in re.findall(r'^#(\w+)\((".*")\)$', body, re.MULTILINE)
+    ]
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
@@ -55,7 +68,11 @@ def test_every_executed_notebook_becomes_a_pdf(path: Path) -> None:
             }
     pages = notebook_pdf(content, "Ann", DAY)
     assert pages.startswith(b"%PDF-")
-    pictures = sum("image/png" in output["data"] for cell in content["cells"] for output in cell.get("outputs", ()))
+    pictures = sum(
+        "image/png" in output["data"]
+        for cell in content["cells"]
+        for output in cell.get("outputs", ())
+    )
     assert pages.count(b"/Subtype /Image") >= pictures
     assert pages == notebook_pdf(content, "Ann", DAY)
 
@@ -94,7 +111,10 @@ def test_cells_and_what_they_show_stand_in_order(tmp_path: Path) -> None:
     ],
 )
 def test_output_is_what_a_terminal_shows(output: str, expected: str, tmp_path: Path) -> None:
-    assert calls(typst_source(code("1", printed(output)), tmp_path, "Ann", DAY))[1] == ("printed", expected)
+    assert calls(typst_source(code("1", printed(output)), tmp_path, "Ann", DAY))[1] == (
+        "printed",
+        expected,
+    )
 
 
 @pytest.mark.parametrize(

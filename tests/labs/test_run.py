@@ -1,4 +1,6 @@
-"""The frame: steps are computed once, resumed, refused in another run; reports follow from the results."""
+"""The frame: steps are computed once, resumed, refused in another run; reports follow from the
+results.
+"""
 
 import importlib
 import json
@@ -49,7 +51,8 @@ def lab(tmp_path: Path, calls: list[str]) -> Lab:
     template = tmp_path / "report.md.j2"
     template.write_text(
         "# Sum\n\n{% if quick %}\nThis is quick.\n{% endif %}\n"
-        "{{ first.values | sum | percent }}\nof {{ twice(seed) }}.\n\n{{ figure('dots', 'Dots') }}\n"
+        "{{ first.values | sum | percent }}\nof {{ twice(seed) }}.\n\n{{ figure('dots', 'Dots') "
+        "}}\n"
     )
 
     def first(current: Run) -> Part:
@@ -58,7 +61,9 @@ def lab(tmp_path: Path, calls: list[str]) -> Lab:
 
     def second(current: Run) -> dict[str, Part]:
         calls.append("second")
-        return {name: current.kept(f"second-{name}", Part, lambda: current.done.first) for name in "xy"}
+        return {
+            name: current.kept(f"second-{name}", Part, lambda: current.done.first) for name in "xy"
+        }
 
     steps = {"first": first, "second": second}
     figures = {"dots": lambda results: Figure(), "left-out": lambda results: None}
@@ -66,13 +71,17 @@ def lab(tmp_path: Path, calls: list[str]) -> Lab:
     return Lab("sum", template, Settings(), {"count": 2}, Results, steps, figures, context)
 
 
-def test_a_run_leaves_results_figures_and_report(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_results_figures_and_report(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     assert run(lab, out, seed=4, quick=True) == out / "report.md"
     assert read(out / "results.json", Results) == Results(
         True, 4, Part([0.1] * 2), dict.fromkeys("xy", Part([0.1] * 2))
     )
-    assert (out / "report.md").read_text() == "# Sum\n\nThis is quick. 20.0 % of 8.\n\n![Dots](figures/dots.png)\n"
+    assert (
+        out / "report.md"
+    ).read_text() == "# Sum\n\nThis is quick. 20.0 % of 8.\n\n![Dots](figures/dots.png)\n"
     assert sorted(path.name for path in (out / "figures").iterdir()) == ["dots.png", "dots.svg"]
     assert "step 2 of 2: second" in capsys.readouterr().out
 
@@ -122,7 +131,11 @@ def test_what_a_run_was_begun_with_is_kept(lab: Lab, tmp_path: Path) -> None:
 def test_a_part_comes_back_as_it_was(tmp_path: Path) -> None:
     current = Run(tmp_path, None, 0, SimpleNamespace())
     part = Part([0.1, 1e-300, math.inf, 2.0**60], ("é", ""), {"x": 0.1 + 0.2})
-    assert current.kept("one", Part, lambda: part) == current.kept("one", Part, lambda: pytest.fail("again")) == part
+    assert (
+        current.kept("one", Part, lambda: part)
+        == current.kept("one", Part, lambda: pytest.fail("again"))
+        == part
+    )
     assert math.isnan(current.kept("two", Part, lambda: Part([math.nan])).values[0])
 
 
@@ -144,7 +157,10 @@ def test_a_template_with_an_unknown_name_fails(lab: Lab) -> None:
 
 def test_lines_of_a_paragraph_are_joined() -> None:
     text = "# A\nb\n  c\n\n\n\n- d\n  e\n- f\n\n| g |\n|---|\n![h](i)\n```\n j\n\n  k\n```\nl\n"
-    assert join_lines(text) == "# A\nb c\n\n- d e\n- f\n\n| g |\n|---|\n![h](i)\n\n```\n j\n\n  k\n```\n\nl\n"
+    assert (
+        join_lines(text)
+        == "# A\nb c\n\n- d e\n- f\n\n| g |\n|---|\n![h](i)\n\n```\n j\n\n  k\n```\n\nl\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["hand_designed", "sentiment", "lookup", "gpt_oss"])
@@ -154,15 +170,24 @@ def test_a_published_report_follows_from_its_results(name: str) -> None:
     report = (directory / "report.md").read_text(encoding="utf-8")
     assert render(published, read(directory / "results.json", published.results)) == report
     shown = re.findall(r"!\[.+?\]\(figures/(.+?)\.png\)", report)
-    assert sorted(shown) == sorted(published.figures) == sorted(path.stem for path in directory.glob("figures/*.png"))
+    assert (
+        sorted(shown)
+        == sorted(published.figures)
+        == sorted(path.stem for path in directory.glob("figures/*.png"))
+    )
 
 
 @pytest.mark.parametrize(
-    ("bound", "text"), [(3.079e-10, "3.1e-10"), (3e-10, "3.0e-10"), (0.0, "0"), (9.96e-3, "1.0e-02")]
+    ("bound", "text"),
+    [(3.079e-10, "3.1e-10"), (3e-10, "3.0e-10"), (0.0, "0"), (9.96e-3, "1.0e-02")],
 )
 def test_bounds_are_rounded_outwards(bound: float, text: str) -> None:
     assert wording.below(bound) == text
-    assert (wording.at_most(0.1622), wording.at_least(3.158), wording.at_most(0.16)) == ("0.17", "3.15", "0.16")
+    assert (wording.at_most(0.1622), wording.at_least(3.158), wording.at_most(0.16)) == (
+        "0.17",
+        "3.15",
+        "0.16",
+    )
 
 
 def test_shares_within_two_standard_errors_are_alike() -> None:

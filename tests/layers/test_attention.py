@@ -27,7 +27,9 @@ class Case:
     options: dict[str, Any]
 
     def to(self, dtype: torch.dtype) -> "Case":
-        options = {name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in self.options.items()}
+        options = {
+            name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in self.options.items()
+        }
         return Case(self.q.to(dtype), self.k.to(dtype), self.v.to(dtype), self.pattern, options)
 
     def leaves(self) -> dict[str, Tensor]:
@@ -39,7 +41,9 @@ class Case:
 
     def reference(self) -> Tensor:
         scale = self.q.shape[3] ** -0.5 if self.options["scale"] is None else self.options["scale"]
-        given = Attended(self.q, self.k, self.v, pattern=self.pattern, **{**self.options, "scale": scale})
+        given = Attended(
+            self.q, self.k, self.v, pattern=self.pattern, **{**self.options, "scale": scale}
+        )
         return textbook(given)[1] @ self.v.double().repeat_interleave(given.group, 1)
 
 
@@ -61,17 +65,23 @@ def make_case(
     seed: int = 0,
 ) -> Case:
     draw = torch.Generator().manual_seed(seed)
-    heads, keys = kv_heads * groups, queries + earlier
+    heads = kv_heads * groups
+    keys = queries + earlier
 
     def split_heads(positions: int, heads: int, width: int) -> Tensor:
         """As a projection leaves them: positions before heads in memory."""
-        return torch.randn(batch, positions, heads, width, generator=draw, dtype=torch.float64).transpose(1, 2)
+        return torch.randn(
+            batch, positions, heads, width, generator=draw, dtype=torch.float64
+        ).transpose(1, 2)
 
-    q, k = split_heads(queries, heads, head_dim), split_heads(keys, kv_heads, head_dim)
+    q = split_heads(queries, heads, head_dim)
+    k = split_heads(keys, kv_heads, head_dim)
     v = split_heads(keys, kv_heads, value_dim or head_dim)
     real = None
     if padding == "left":
-        first = torch.randint(0, keys + 1, (batch, 1), generator=draw)  # up to a row without any key
+        first = torch.randint(
+            0, keys + 1, (batch, 1), generator=draw
+        )  # up to a row without any key
         real = torch.arange(keys) >= first
     elif padding == "scattered":
         real = torch.rand(batch, keys, generator=draw) < 0.5
@@ -79,14 +89,18 @@ def make_case(
         real = torch.rand(1, keys, generator=draw) < 0.7
     options = {
         "sinks": torch.randn(heads, generator=draw, dtype=torch.float64) if sinks else None,
-        "key_weights": torch.randn(heads, generator=draw, dtype=torch.float64) if key_weights else None,
+        "key_weights": torch.randn(heads, generator=draw, dtype=torch.float64)
+        if key_weights
+        else None,
         "scale": scale,
     }
     return Case(q, k, v, Pattern(causal, window if causal else None, real), options)
 
 
 def cases(scale: st.SearchStrategy[float | None]) -> st.SearchStrategy[Case]:
-    """Blocks of a windowed layer are 32 queries or more: lengths around 100 and beyond reach the banded computation."""
+    """Blocks of a windowed layer are 32 queries or more: lengths around 100 and beyond reach the
+    banded computation.
+    """
     return st.builds(
         make_case,
         batch=st.integers(1, 3),
@@ -106,8 +120,11 @@ def cases(scale: st.SearchStrategy[float | None]) -> st.SearchStrategy[Case]:
     )
 
 
-CASES = cases(st.none() | st.floats(0.05, 1.0) | st.sampled_from([0.0, -1.0]))  # which turn scores round
-# Rounding moves a score by a part of its size, so the bounds below hold for the scores that the usual scale gives.
+CASES = cases(
+    st.none() | st.floats(0.05, 1.0) | st.sampled_from([0.0, -1.0])
+)  # which turn scores round
+# Rounding moves a score by a part of its size, so the bounds below hold for the scores that the
+# usual scale gives.
 USUAL_CASES = cases(st.none())
 
 
@@ -123,7 +140,9 @@ def test_it_is_the_reference_in_float32(case: Case) -> None:
 @given(USUAL_CASES)
 @settings(max_examples=40, deadline=None)
 def test_it_is_the_reference_in_bfloat16(case: Case) -> None:
-    """Against float64 on the same rounded inputs: what remains is rounding of 2 ** -9 in scores, weights and output."""
+    """Against float64 on the same rounded inputs: what remains is rounding of 2 ** -9 in scores,
+    weights and output.
+    """
     case = case.to(torch.bfloat16)
     out = case.attend()
     assert out.dtype == torch.bfloat16
@@ -140,25 +159,34 @@ def gradients(out: Tensor, leaves: dict[str, Tensor], upstream: Tensor) -> dict[
 def test_its_gradients_are_the_references_in_float64(case: Case) -> None:
     leaves = case.leaves()
     out = case.attend()
-    upstream = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    upstream = torch.randn(
+        out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     ours = gradients(out, leaves, upstream)
     theirs = gradients(case.reference(), leaves, upstream)
     for name in leaves:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            ours[name], theirs[name], rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 @given(USUAL_CASES, st.sampled_from([torch.float32, torch.bfloat16]))
 @settings(max_examples=40, deadline=None)
-def test_its_gradients_are_the_references_in_lower_precision(case: Case, dtype: torch.dtype) -> None:
+def test_its_gradients_are_the_references_in_lower_precision(
+    case: Case, dtype: torch.dtype
+) -> None:
     case = case.to(dtype)
     leaves = case.leaves()
     out = case.attend()
-    upstream = torch.randn(out.shape, dtype=dtype, generator=torch.Generator().manual_seed(0)).double()
+    upstream = torch.randn(
+        out.shape, dtype=dtype, generator=torch.Generator().manual_seed(0)
+    ).double()
     ours = gradients(out, leaves, upstream)
     theirs = gradients(case.reference(), leaves, upstream)
     tolerance = 1e-5 if dtype == torch.float32 else 6e-2
     for name in leaves:
-        # One number per head sums over all its queries, and with it their rounding, which is independent.
+        # One number per head sums over all its queries, and with it their rounding, which is
+        # independent.
         terms = case.q.shape[0] * case.q.shape[2] if name in ("sinks", "key_weights") else 1
         allowed = tolerance * max(terms**0.5, theirs[name].abs().max().item())
         assert (ours[name].double() - theirs[name].double()).abs().max() <= allowed, name
@@ -168,7 +196,9 @@ def test_its_gradients_are_the_references_in_lower_precision(case: Case, dtype: 
 @pytest.mark.parametrize("window", [1, 255, 1024, 1500])
 def test_long_windows_in_the_longest_blocks(window: int, sinks: bool) -> None:
     """Blocks of up to 512 queries; lengths that are no multiple of anything."""
-    case = make_case(batch=1, kv_heads=1, groups=2, queries=3001, head_dim=4, window=window, sinks=sinks)
+    case = make_case(
+        batch=1, kv_heads=1, groups=2, queries=3001, head_dim=4, window=window, sinks=sinks
+    )
     case = case.to(torch.float32)
     assert (case.attend() - case.reference()).abs().max() <= 1e-5
 
@@ -176,11 +206,15 @@ def test_long_windows_in_the_longest_blocks(window: int, sinks: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("window", [None, 4])
-def test_expanded_and_turned_tensors_are_read_as_they_are(dtype: torch.dtype, sinks: bool, window: int | None) -> None:
+def test_expanded_and_turned_tensors_are_read_as_they_are(
+    dtype: torch.dtype, sinks: bool, window: int | None
+) -> None:
     """The CPU's fused kernel takes the numbers of a head to stand side by side."""
-    query, value = torch.randn(3, 4, 10, 8, dtype=dtype), torch.randn(3, 2, 10, 8, dtype=dtype)
+    query = torch.randn(3, 4, 10, 8, dtype=dtype)
+    value = torch.randn(3, 2, 10, 8, dtype=dtype)
     sink = torch.randn(4, dtype=dtype) if sinks else None
-    one, turned = torch.tensor(0.37, dtype=dtype).expand(3, 2, 10, 8), value.mT.contiguous().mT
+    one = torch.tensor(0.37, dtype=dtype).expand(3, 2, 10, 8)
+    turned = value.mT.contiguous().mT
     for three in (
         (query, one, value),
         (query, value, one),
@@ -191,14 +225,19 @@ def test_expanded_and_turned_tensors_are_read_as_they_are(dtype: torch.dtype, si
             (attend(*leaves, Pattern(causal=True, window=window), sinks=sink), leaves)
             for leaves in (
                 [each.detach().requires_grad_() for each in three],
-                [each.clone(memory_format=torch.contiguous_format).requires_grad_() for each in three],
+                [
+                    each.clone(memory_format=torch.contiguous_format).requires_grad_()
+                    for each in three
+                ],
             )
         )
         torch.testing.assert_close(found[0], expected[0])
         gradients = [torch.autograd.grad(out.sum(), leaves) for out, leaves in (found, expected)]
         torch.testing.assert_close(*gradients)
         with torch.no_grad():
-            torch.testing.assert_close(attend(*three, Pattern(causal=True, window=window), sinks=sink), expected[0])
+            torch.testing.assert_close(
+                attend(*three, Pattern(causal=True, window=window), sinks=sink), expected[0]
+            )
 
 
 def test_cross_attention_takes_more_queries_than_keys() -> None:
@@ -210,7 +249,9 @@ def test_cross_attention_takes_more_queries_than_keys() -> None:
 def test_a_far_lower_sink_is_no_sink_and_a_far_higher_one_takes_all() -> None:
     case = make_case(queries=20, sinks=True).to(torch.float32)
     plain = attend(case.q, case.k, case.v, CAUSAL)
-    low, high = (attend(case.q, case.k, case.v, CAUSAL, sinks=torch.full((4,), s)) for s in (-80.0, 80.0))
+    low, high = (
+        attend(case.q, case.k, case.v, CAUSAL, sinks=torch.full((4,), s)) for s in (-80.0, 80.0)
+    )
     torch.testing.assert_close(low, plain, rtol=0, atol=1e-6)
     assert high.abs().max() < 1e-20
 
@@ -262,20 +303,32 @@ def test_memory_of_a_window_grows_linearly_forward_and_backward(sinks: bool) -> 
         (([2, 4, 0, 8], [2, 4, 5, 8], [2, 4, 5, 8]), {}, r"q \[2, 4, 0, 8\]"),
         (([2, 4, 5, 8], [2, 4, 0, 8], [2, 4, 0, 8]), {}, r"k \[2, 4, 0, 8\]"),
         (([2, 4, 6, 8], [2, 4, 5, 8], [2, 4, 5, 8]), {"pattern": CAUSAL}, "6 queries and 5 keys"),
-        (([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]), {"sinks": torch.zeros(2)}, r"sinks of shape \[2\]"),
-        (([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]), {"key_weights": torch.ones(4, 1)}, "key_weights of shape"),
+        (
+            ([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]),
+            {"sinks": torch.zeros(2)},
+            r"sinks of shape \[2\]",
+        ),
+        (
+            ([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]),
+            {"key_weights": torch.ones(4, 1)},
+            "key_weights of shape",
+        ),
         (([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]), {"dropout": 1.0}, "dropout = 1.0"),
         (([2, 4, 5, 8], [2, 2, 5, 8], [2, 2, 5, 8]), {"dropout": -0.1}, "dropout = -0.1"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_bad_input_is_refused(shapes: tuple[list[int], ...], options: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused(
+    shapes: tuple[list[int], ...], options: dict[str, Any], message: str
+) -> None:
     with refused(message):
         attend(*(torch.zeros(shape) for shape in shapes), **options)
 
 
 def test_watchers_hear_what_is_given_and_leave_the_output_alone() -> None:
-    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    q = torch.randn(2, 4, 5, 8)
+    k = torch.randn(2, 2, 5, 8)
+    v = torch.randn(2, 2, 5, 8)
     options = {"key_weights": torch.rand(4), "sinks": torch.randn(4)}
     plain = attend(q, k, v, CAUSAL, **options)
     heard: list[list[Attended]] = [[], []]
@@ -291,7 +344,10 @@ def test_watchers_hear_what_is_given_and_leave_the_output_alone() -> None:
     assert first.k is k
     assert first.v is v
     assert (first.pattern, first.scale) == (CAUSAL, 8**-0.5)
-    assert (first.key_weights is options["key_weights"], first.sinks is options["sinks"]) == (True, True)
+    assert (first.key_weights is options["key_weights"], first.sinks is options["sinks"]) == (
+        True,
+        True,
+    )
     assert (second.scale, second.key_weights, second.sinks) == (3.0, None, None)
     assert len(heard[1]) == 1
 
@@ -307,4 +363,6 @@ def test_weights_beside_a_mask_of_numbers(heads: int, chosen: tuple[int, ...]) -
     call = Attended(q, k, v, 0.7, CAUSAL, mask=mask)
     scores = 0.7 * q @ k.repeat_interleave(2, 1).mT + mask
     expected = scores.masked_fill(~CAUSAL.mask(5, 5), -torch.inf).softmax(-1)
-    torch.testing.assert_close(matrices(call, chosen)[1], expected[:, list(chosen)], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        matrices(call, chosen)[1], expected[:, list(chosen)], rtol=0, atol=1e-12
+    )

@@ -15,7 +15,8 @@ def test_a_decoder_block_is_its_formula() -> None:
     block = Block(12, GroupedQueryAttention(12, 2, 6), SwiGLU(12, 20), norm_eps=1e-3)
     for norm in (block.attention_norm, block.ffn_norm):
         nn.init.normal_(norm.weight)
-    x, rotation = torch.randn(2, 5, 12), RotaryEmbedding(6).rotation(5)
+    x = torch.randn(2, 5, 12)
+    rotation = RotaryEmbedding(6).rotation(5)
 
     def normed(x: torch.Tensor, norm: nn.Module) -> torch.Tensor:
         return x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt() * norm.weight
@@ -32,8 +33,15 @@ def encoder_block(**options: Any) -> Block:
 
 def cross_block(attention: bool = True, cross: bool = False, **options: Any) -> Block:
     """A block with cross-attention; the first two arguments are whether its attentions are causal."""
-    attentions = [GroupedQueryAttention(24, 4, 6, causal=causal, bias=True) for causal in (attention, cross)]
-    given: dict[str, Any] = {"hidden_dim": 24, "norm_eps": 1e-5, "norm": "layer", "norm_place": "sum"}
+    attentions = [
+        GroupedQueryAttention(24, 4, 6, causal=causal, bias=True) for causal in (attention, cross)
+    ]
+    given: dict[str, Any] = {
+        "hidden_dim": 24,
+        "norm_eps": 1e-5,
+        "norm": "layer",
+        "norm_place": "sum",
+    }
     return Block(attention=attentions[0], ffn=MLP(24, 40), cross=attentions[1], **given | options)
 
 
@@ -45,7 +53,8 @@ def test_norms_stand_where_the_place_says(place: str, crosses: bool) -> None:
     for name, weight in block.named_parameters():
         if "norm" in name:
             nn.init.normal_(weight)
-    x, memory = torch.randn(2, 5, width), torch.randn(2, 3, width)
+    x = torch.randn(2, 5, width)
+    memory = torch.randn(2, 3, width)
     parts: dict[str, Any] = {"attention": block.attention} if not crosses else {}
     if crosses:
         parts["self_attention"] = block.self_attention
@@ -84,13 +93,16 @@ def test_dropout_takes_from_what_is_added() -> None:
     x = torch.randn(40, 10, 12)
     added = made(x) - x
     assert 0.45 < (added.abs() < 1e-5).float().mean() < 0.55
-    torch.testing.assert_close(added[added > 0.5], torch.full_like(added[added > 0.5], 2.0), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        added[added > 0.5], torch.full_like(added[added > 0.5], 2.0), rtol=0, atol=1e-5
+    )
     torch.testing.assert_close(made.eval()(x), x + 1)
 
 
 def test_dropout_is_for_training_on_all_three_sums() -> None:
     made = cross_block(dropout=0.999)
-    x, memory = torch.randn(2, 50, 24), torch.randn(2, 5, 24)
+    x = torch.randn(2, 50, 24)
+    memory = torch.randn(2, 5, 24)
     norms = (made.self_attention_norm, made.cross_attention_norm, made.ffn_norm)
     expected = x
     for norm in norms:
@@ -105,7 +117,10 @@ def test_dropout_is_for_training_on_all_three_sums() -> None:
 @pytest.mark.parametrize(
     ("options", "got"),
     [
-        ({"attention": False}, "self-attention with causal = False and cross-attention with causal = False"),
+        (
+            {"attention": False},
+            "self-attention with causal = False and cross-attention with causal = False",
+        ),
         ({"cross": True}, "cross-attention with causal = True"),
         ({"hidden_dim": 0}, "hidden_dim = 0"),
         ({"norm_eps": 0.0}, "norm_eps = 0.0"),

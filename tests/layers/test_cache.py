@@ -118,10 +118,14 @@ def test_padding_is_remembered_and_what_has_none_is_real() -> None:
 
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("native", [False, True])
-def test_a_pass_that_breaks_off_leaves_no_trace_or_the_cache_is_refused(layer: int, native: bool) -> None:
+def test_a_pass_that_breaks_off_leaves_no_trace_or_the_cache_is_refused(
+    layer: int, native: bool
+) -> None:
     model = Decoder(DecoderConfig(16, 2, 8, 16, 2, 4)).eval()
-    tokens, real = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.tensor([[False, True, True], [True, True, True]])
-    cache, expected = model.new_cache(2), model.new_cache(2)
+    tokens = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+    real = torch.tensor([[False, True, True], [True, True, True]])
+    cache = model.new_cache(2)
+    expected = model.new_cache(2)
     with torch.no_grad():
         for each in (cache, expected):
             model(tokens[:, :2], cache=each, key_padding=real[:, :2])
@@ -136,7 +140,9 @@ def test_a_pass_that_breaks_off_leaves_no_trace_or_the_cache_is_refused(layer: i
                     step(tokens[:, 2:3])
             cache.reset()
             model(tokens[:, :2], cache=cache, key_padding=real[:, :2])
-            torch.testing.assert_close(step(tokens[:, 2:3]), model(tokens[:, 2:3], cache=expected)[:, -1])
+            torch.testing.assert_close(
+                step(tokens[:, 2:3]), model(tokens[:, 2:3], cache=expected)[:, -1]
+            )
         else:
             for new in tokens[:, 2:].split(1, dim=1):
                 torch.testing.assert_close(step(new), model(new, cache=expected)[:, -1])
@@ -155,18 +161,25 @@ def test_a_layer_that_is_skipped_adds_nothing_to_its_cache() -> None:
 
 
 @pytest.mark.parametrize("order", [[1, 2, 3], [1, 0, 3, 2], [0, 1, 1]])
-def test_windows_and_rotations_are_those_of_the_layers_that_are_there(order: list[int], tmp_path: Path) -> None:
-    model = Decoder(DecoderConfig(16, 4, 8, 16, 2, 4, window=3, local_rope_base=50.0, unrotated_layers=(0,))).eval()
+def test_windows_and_rotations_are_those_of_the_layers_that_are_there(
+    order: list[int], tmp_path: Path
+) -> None:
+    model = Decoder(
+        DecoderConfig(16, 4, 8, 16, 2, 4, window=3, local_rope_base=50.0, unrotated_layers=(0,))
+    ).eval()
     model.layers = nn.ModuleList(copy.deepcopy(model.layers[layer]) for layer in order)
     with refused("layers were moved"):  # of which a file, with the configuration, would say nothing
         model.save_pretrained(tmp_path / "x")
     windowed = tuple(place for place, layer in enumerate(order) if layer % 2)
     unrotated = tuple(place for place, layer in enumerate(order) if layer == 0)
-    config = replace(model.config, num_layers=len(order), windowed_layers=windowed, unrotated_layers=unrotated)
+    config = replace(
+        model.config, num_layers=len(order), windowed_layers=windowed, unrotated_layers=unrotated
+    )
     made = Decoder(config).eval()
     made.load_state_dict(model.state_dict())
     tokens = torch.arange(12)[None]
-    cache, step = model.new_cache(1), DecodingStep(model, model.new_cache(1))
+    cache = model.new_cache(1)
+    step = DecodingStep(model, model.new_cache(1))
     with torch.no_grad():
         whole = made(tokens)
         torch.testing.assert_close(model(tokens), whole)
@@ -202,7 +215,9 @@ def test_what_is_taken_back_leaves_no_trace(
             start = end
         return seen
 
-    taken, plain = (Cache([LayerCache(2, 3, 4, 25, window) for window in windows]) for _ in range(2))
+    taken, plain = (
+        Cache([LayerCache(2, 3, 4, 25, window) for window in windows]) for _ in range(2)
+    )
     read(taken, 0, before)
     kept = taken.snapshot()
     read(taken, before, before + new)

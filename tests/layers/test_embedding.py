@@ -1,4 +1,6 @@
-"""What errors of tokens say, and the rows that a table gives for them. What is refused is tested with each model."""
+"""What errors of tokens say, and the rows that a table gives for them. What is refused is tested
+with each model.
+"""
 
 import torch
 from torch import nn
@@ -30,5 +32,7 @@ def test_rows_of_a_table_and_numbers_without_one() -> None:
     table = nn.Embedding(5, 4)
     assert torch.equal(look_up(table, "tokens", torch.tensor([[4, 0]]))[0], table.weight[[4, 0]])
     for wrong in (5, -1):
-        with refused(rf"types from {min(0, wrong)} to {max(0, wrong)}", expected=r"types in \[0, 5\)"):
+        with refused(
+            rf"types from {min(0, wrong)} to {max(0, wrong)}", expected=r"types in \[0, 5\)"
+        ):
             look_up(table, "types", torch.tensor([[0, wrong]]))

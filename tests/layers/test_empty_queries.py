@@ -1,4 +1,6 @@
-"""Queries without an allowed key, and sinks of -inf: zeros and finite derivatives on every path of attention."""
+"""Queries without an allowed key, and sinks of -inf: zeros and finite derivatives on every path of
+attention.
+"""
 
 import itertools
 from typing import Any
@@ -11,7 +13,8 @@ from torch.func import grad, vmap
 from glassformer.kernels.pattern import Pattern
 from glassformer.layers.attention import attend
 
-HEADS, DIM = 4, 8
+HEADS = 4
+DIM = 8
 NONE = -torch.inf
 SINKS: dict[str, tuple[float, ...] | None] = {
     "without sinks": None,
@@ -36,7 +39,9 @@ PATTERNS: dict[str, Any] = {
 }
 
 
-def by_rows(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, pattern: Pattern, cap: float | None) -> Tensor:
+def by_rows(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, pattern: Pattern, cap: float | None
+) -> Tensor:
     """Attention, one query at a time: the softmax of its allowed scores and its sink."""
     allowed = pattern.mask(q.shape[2], k.shape[2], q.device).expand(q.shape[0], 1, -1, -1)
     group = q.shape[1] // k.shape[1]
@@ -71,7 +76,9 @@ def attention(arguments: list[Tensor], pattern: Pattern, cap: float | None) -> T
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("kind", PATTERNS)
 @pytest.mark.parametrize("sinks", SINKS)
-def test_values_and_derivatives(sinks: str, kind: str, kv_heads: int, value_dim: int, cap: float | None) -> None:
+def test_values_and_derivatives(
+    sinks: str, kind: str, kv_heads: int, value_dim: int, cap: float | None
+) -> None:
     pattern = PATTERNS[kind](9)
     leaves = [each.requires_grad_() for each in inputs(9, kv_heads, value_dim, sinks)]
     q, k, v, *rest = leaves
@@ -80,14 +87,17 @@ def test_values_and_derivatives(sinks: str, kind: str, kv_heads: int, value_dim:
     torch.testing.assert_close(out, expected)
     direction = torch.randn_like(out)
     found, wanted = (
-        torch.autograd.grad(each, leaves, direction, create_graph=True, allow_unused=True) for each in (out, expected)
+        torch.autograd.grad(each, leaves, direction, create_graph=True, allow_unused=True)
+        for each in (out, expected)
     )
     zeros = [torch.zeros_like(leaf) for leaf in leaves]
     wanted = tuple(zero if each is None else each for each, zero in zip(wanted, zeros, strict=True))
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other)
     once_more = [
-        torch.autograd.grad(sum(each.square().sum() for each in grads), leaves[:3], allow_unused=True)
+        torch.autograd.grad(
+            sum(each.square().sum() for each in grads), leaves[:3], allow_unused=True
+        )
         for grads in (found, wanted)
     ]
     for one, other in zip(*once_more, strict=True):
@@ -99,8 +109,11 @@ def test_values_and_derivatives(sinks: str, kind: str, kv_heads: int, value_dim:
 @pytest.mark.parametrize("cap", [None, 2.0])
 @pytest.mark.parametrize("kind", PATTERNS)
 @pytest.mark.parametrize("sinks", SINKS)
-def test_values_of_every_dtype(sinks: str, kind: str, cap: float | None, length: int, dtype: torch.dtype) -> None:
-    pattern, made = PATTERNS[kind](length), [each.to(dtype) for each in inputs(length, 2, DIM, sinks)]
+def test_values_of_every_dtype(
+    sinks: str, kind: str, cap: float | None, length: int, dtype: torch.dtype
+) -> None:
+    pattern = PATTERNS[kind](length)
+    made = [each.to(dtype) for each in inputs(length, 2, DIM, sinks)]
     wide = attention([each.double() for each in made], pattern, cap)
     near = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
     with torch.no_grad():
@@ -123,7 +136,9 @@ def test_transforms(sinks: str, kind: str, cap: float | None) -> None:
     rest = made[3:]
     run = lambda q, k, v: attention([q, k, v, *rest], pattern, cap)  # noqa: E731
     out = vmap(run)(*several)
-    torch.testing.assert_close(out, torch.stack([run(*each) for each in zip(*several, strict=True)]))
+    torch.testing.assert_close(
+        out, torch.stack([run(*each) for each in zip(*several, strict=True)])
+    )
     slopes = vmap(grad(lambda q, k, v: run(q, k, v).square().sum(), argnums=(0, 1, 2)))(*several)
     for at in range(2):
         leaves = [each[at].clone().requires_grad_() for each in several]

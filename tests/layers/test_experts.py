@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from glassformer import kernels
 from glassformer.kernels.options import Clamp
-from glassformer.layers.experts import MixtureOfExperts, Router, Routing, balance_loss, collect_routing
+from glassformer.layers.experts import (
+    MixtureOfExperts,
+    Router,
+    Routing,
+    balance_loss,
+    collect_routing,
+)
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
@@ -24,30 +30,39 @@ def expert_output(moe: MixtureOfExperts, expert: int, token: Tensor) -> Tensor:
         out = getattr(moe, name)[expert] @ x
         return out if bias is None else out + bias[expert]
 
-    gate, up = linear("gate", token), linear("up", token)
+    gate = linear("gate", token)
+    up = linear("up", token)
     if moe.clamp is None:
         inside = gate * torch.sigmoid(gate) * up
     else:
-        gate, up = gate.clamp(max=moe.clamp.limit), up.clamp(-moe.clamp.limit, moe.clamp.limit)
+        gate = gate.clamp(max=moe.clamp.limit)
+        up = up.clamp(-moe.clamp.limit, moe.clamp.limit)
         inside = gate * torch.sigmoid(moe.clamp.alpha * gate) * (up + 1)
     return linear("down", inside)
 
 
 def one_token_at_a_time(moe: MixtureOfExperts, x: Tensor) -> tuple[Tensor, list[int]]:
-    """The definition: each token chooses, weighs by a softmax over the chosen scores, and adds up. And the load."""
-    outputs, load = [], [0] * moe.num_experts
+    """The definition: each token chooses, weighs by a softmax over the chosen scores, and adds up.
+    And the load.
+    """
+    outputs = []
+    load = [0] * moe.num_experts
     for token in x.reshape(-1, x.shape[-1]):
         scores = moe.router.score(token)
         chosen = scores.argsort(descending=True)[: moe.top_k].tolist()
         weights = torch.softmax(torch.stack([scores[e] for e in chosen]), 0)
-        outputs.append(sum(w * expert_output(moe, e, token) for w, e in zip(weights, chosen, strict=True)))
+        outputs.append(
+            sum(w * expert_output(moe, e, token) for w, e in zip(weights, chosen, strict=True))
+        )
         for e in chosen:
             load[e] += 1
     return torch.stack(outputs).view(x.shape), load
 
 
 def make(**options: Any) -> MixtureOfExperts:
-    moe = MixtureOfExperts(**{"hidden_dim": 8, "ff_dim": 12, "num_experts": 4, "top_k": 2} | options)
+    moe = MixtureOfExperts(
+        **{"hidden_dim": 8, "ff_dim": 12, "num_experts": 4, "top_k": 2} | options
+    )
     for name, weight in moe.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(weight)
@@ -63,10 +78,16 @@ SIZES = {
 }
 
 
-@given(sizes=st.fixed_dictionaries(SIZES), tokens=st.integers(1, 9) | st.just(40), seed=st.integers(0, 100))
+@given(
+    sizes=st.fixed_dictionaries(SIZES),
+    tokens=st.integers(1, 9) | st.just(40),
+    seed=st.integers(0, 100),
+)
 @settings(max_examples=60, deadline=None)
 def test_it_is_the_loop_over_tokens(sizes: dict[str, Any], tokens: int, seed: int) -> None:
-    """Outputs, loads and gradients; widths that fill the vector units of the machine and widths that do not."""
+    """Outputs, loads and gradients; widths that fill the vector units of the machine and widths
+    that do not.
+    """
     torch.manual_seed(seed)
     moe = make(**sizes, top_k=1 + seed % sizes["num_experts"])
     x = torch.randn(1, tokens, sizes["hidden_dim"], requires_grad=True)
@@ -95,7 +116,10 @@ def test_under_autocast_it_is_near_float32() -> None:
     assert close.float().mean() > 0.9
     low.float().sum().backward()
     gradients = [weight.grad for weight in moe.parameters()]
-    assert all(each is not None and each.isfinite().all() and each.dtype == torch.float32 for each in gradients)
+    assert all(
+        each is not None and each.isfinite().all() and each.dtype == torch.float32
+        for each in gradients
+    )
 
 
 def load_of(routings: list[Routing]) -> list[int]:
@@ -157,7 +181,8 @@ def test_the_same_input_gives_the_same_bits() -> None:
 def test_an_expert_given_twice_counts_twice(packed: bool) -> None:
     dense = MixtureOfExperts(32, 32, 4).to(torch.float64)
     moe = PackedMixture.pack(dense) if packed else dense
-    x, indices = torch.randn(3, 32, dtype=torch.float64), torch.tensor([[0, 0], [1, 2], [3, 3]])
+    x = torch.randn(3, 32, dtype=torch.float64)
+    indices = torch.tensor([[0, 0], [1, 2], [3, 3]])
     weights = torch.tensor([[0.25, 0.5], [1.0, 2.0], [-1.0, 3.0]], dtype=torch.float64)
     each = [moe.mix(x, weights[:, k, None], indices[:, k, None]) for k in range(2)]
     torch.testing.assert_close(moe.mix(x, weights, indices), each[0] + each[1])
@@ -168,7 +193,9 @@ def test_an_expert_given_twice_counts_twice(packed: bool) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_hooks_of_a_router_change_the_mixture(packed: bool) -> None:
     model = Decoder(DecoderConfig(9, 1, 32, 32, 1, 32, num_experts=4))
-    model.layers[0].ffn = moe = PackedMixture.pack(model.layers[0].ffn) if packed else model.layers[0].ffn
+    model.layers[0].ffn = moe = (
+        PackedMixture.pack(model.layers[0].ffn) if packed else model.layers[0].ffn
+    )
     moe.router.register_forward_hook(lambda module, args, output: (0 * output[0], output[1]))
     assert not moe(torch.randn(3, 2, 32)).any()
     with refused("whose router has hooks"), capture(model, what="choices"):
@@ -194,12 +221,17 @@ def test_every_call_is_collected_and_leaves_nothing_on_the_module() -> None:
         moe(torch.randn(7, 11, 8))
         moe(torch.randn(2, 8))
     moe(torch.randn(2, 8))
-    assert [(*routing.scores.shape, *routing.indices.shape) for routing in routings] == [(77, 5, 77, 3), (2, 5, 2, 3)]
+    assert [(*routing.scores.shape, *routing.indices.shape) for routing in routings] == [
+        (77, 5, 77, 3),
+        (2, 5, 2, 3),
+    ]
     assert set(vars(moe)) == before
 
 
 def test_only_the_model_that_was_named_is_collected_in_the_thread_that_asked() -> None:
-    moe, other, x = make(), make(), torch.randn(7, 8)
+    moe = make()
+    other = make()
+    x = torch.randn(7, 8)
     with collect_routing(moe) as outer, collect_routing(nn.Sequential(moe)) as inner:
         copied = copy.deepcopy(moe)
         for module in (moe, other, copied):
@@ -213,9 +245,12 @@ def test_only_the_model_that_was_named_is_collected_in_the_thread_that_asked() -
 
 
 def test_blocks_that_end_in_another_order_leave_the_collectors_of_others() -> None:
-    moe, x = make(), torch.randn(7, 8)
-    first, second = collect_routing(moe), collect_routing(moe)
-    routings, later_routings = first.__enter__(), second.__enter__()
+    moe = make()
+    x = torch.randn(7, 8)
+    first = collect_routing(moe)
+    second = collect_routing(moe)
+    routings = first.__enter__()
+    later_routings = second.__enter__()
     first.__exit__(None, None, None)
     moe(x)
     second.__exit__(None, None, None)
@@ -236,7 +271,9 @@ def test_the_router() -> None:
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_scores_that_bfloat16_cannot_tell_apart_are_told_apart(bias: bool) -> None:
-    """The choice is that of float64 from the same rounded tokens and weights; rounded scores are often equal."""
+    """The choice is that of float64 from the same rounded tokens and weights; rounded scores are
+    often equal.
+    """
     torch.manual_seed(0)
     router = Router(64, 32, 4, bias=bias).bfloat16()
     x = torch.randn(2000, 64).bfloat16()

@@ -10,12 +10,15 @@ from refusals import refused
 
 
 def test_plain_swiglu() -> None:
-    gate, up = torch.randn(3, 5), torch.randn(3, 5)
+    gate = torch.randn(3, 5)
+    up = torch.randn(3, 5)
     torch.testing.assert_close(swiglu(gate, up), gate / (1 + torch.exp(-gate)) * up)
 
 
 def test_clamped_swiglu_by_hand() -> None:
-    """Beyond the limit 7 the gate is cut above only, the other factor on both sides; and it gets + 1."""
+    """Beyond the limit 7 the gate is cut above only, the other factor on both sides; and it gets +
+    1.
+    """
     gate = torch.tensor([1.0, 100.0, -2.0, 1.0])
     up = torch.tensor([0.5, 2.0, -100.0, 100.0])
 
@@ -33,12 +36,17 @@ def test_the_network(bias: bool, clamp: Clamp | None) -> None:
     x = torch.randn(2, 3, 6)
     expected = network.down(swiglu(network.gate(x), network.up(x), clamp))
     assert torch.equal(network(x), expected)
-    assert all((module.bias is not None) == bias for module in network.modules() if isinstance(module, nn.Linear))
+    assert all(
+        (module.bias is not None) == bias
+        for module in network.modules()
+        if isinstance(module, nn.Linear)
+    )
     assert network.gate.weight.shape == network.up.weight.shape == (10, 6)
 
 
 def test_its_inputs_stay_as_they_are() -> None:
-    gate, up = torch.randn(3, 5), torch.randn(3, 5)
+    gate = torch.randn(3, 5)
+    up = torch.randn(3, 5)
     before = gate.clone(), up.clone()
     swiglu(gate, up)
     swiglu(gate, up, Clamp(limit=0.1))
@@ -51,9 +59,14 @@ def test_its_inputs_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_the_plain_network_is_its_formula(activation: Any) -> None:
-    network, x = MLP(3, 5, activation).double(), torch.randn(2, 4, 3, dtype=torch.float64)
+    network = MLP(3, 5, activation).double()
+    x = torch.randn(2, 4, 3, dtype=torch.float64)
     inside = x @ network.up.weight.mT + network.up.bias
-    inside = inside.clamp(min=0) if activation == "relu" else inside * (1 + torch.erf(inside / math.sqrt(2))) / 2
+    inside = (
+        inside.clamp(min=0)
+        if activation == "relu"
+        else inside * (1 + torch.erf(inside / math.sqrt(2))) / 2
+    )
     torch.testing.assert_close(network(x), inside @ network.down.weight.mT + network.down.bias)
 
 

@@ -11,19 +11,32 @@ from refusals import refused
 
 
 def torchs(ours: GroupedQueryAttention) -> nn.MultiheadAttention:
-    """PyTorch's multi-head attention with the same weights; shared key-value heads are written out once per head."""
-    width, groups = ours.query.in_features, ours.num_heads // ours.num_kv_heads
-    theirs = nn.MultiheadAttention(width, ours.num_heads, bias=ours.query.bias is not None, batch_first=True)
+    """PyTorch's multi-head attention with the same weights; shared key-value heads are written out
+    once per head.
+    """
+    width = ours.query.in_features
+    groups = ours.num_heads // ours.num_kv_heads
+    theirs = nn.MultiheadAttention(
+        width, ours.num_heads, bias=ours.query.bias is not None, batch_first=True
+    )
 
     def per_head(rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (ours.num_kv_heads, ours.head_dim)).repeat_interleave(groups, 0).flatten(0, 1)
+        return (
+            rows.unflatten(0, (ours.num_kv_heads, ours.head_dim))
+            .repeat_interleave(groups, 0)
+            .flatten(0, 1)
+        )
 
     with torch.no_grad():
         maps = [ours.query, ours.key, ours.value]
-        theirs.in_proj_weight.copy_(torch.cat([maps[0].weight, *(per_head(m.weight) for m in maps[1:])]))
+        theirs.in_proj_weight.copy_(
+            torch.cat([maps[0].weight, *(per_head(m.weight) for m in maps[1:])])
+        )
         theirs.out_proj.weight.copy_(ours.output.weight)
         if ours.query.bias is not None:
-            theirs.in_proj_bias.copy_(torch.cat([maps[0].bias, *(per_head(m.bias) for m in maps[1:])]))
+            theirs.in_proj_bias.copy_(
+                torch.cat([maps[0].bias, *(per_head(m.bias) for m in maps[1:])])
+            )
             theirs.out_proj.bias.copy_(ours.output.bias)
     return theirs
 
@@ -32,12 +45,16 @@ def torchs(ours: GroupedQueryAttention) -> nn.MultiheadAttention:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("num_kv_heads", [None, 1, 2])
-def test_it_is_torchs_multi_head_attention(num_kv_heads: int | None, causal: bool, bias: bool, padded: bool) -> None:
+def test_it_is_torchs_multi_head_attention(
+    num_kv_heads: int | None, causal: bool, bias: bool, padded: bool
+) -> None:
     ours = GroupedQueryAttention(24, 4, 6, num_kv_heads, causal=causal, bias=bias)
     x = torch.randn(3, 10, 24, requires_grad=True)
     real = torch.arange(10) < torch.tensor([[10], [7], [1]]) if padded else None
     hidden = torch.ones(10, 10, dtype=torch.bool).triu(1) if causal else None
-    expected, _ = torchs(ours)(x, x, x, key_padding_mask=None if real is None else ~real, attn_mask=hidden)
+    expected, _ = torchs(ours)(
+        x, x, x, key_padding_mask=None if real is None else ~real, attn_mask=hidden
+    )
     found = ours(x, key_padding=real)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     upstream = torch.randn_like(expected)
@@ -47,12 +64,15 @@ def test_it_is_torchs_multi_head_attention(num_kv_heads: int | None, causal: boo
 
 def test_keys_and_values_of_a_source_serve_again_and_again() -> None:
     attention = GroupedQueryAttention(24, 4, 6, 2, causal=False, bias=True)
-    source, real = torch.randn(3, 7, 24), torch.arange(7) < torch.tensor([[7], [1], [4]])
+    source = torch.randn(3, 7, 24)
+    real = torch.arange(7) < torch.tensor([[7], [1], [4]])
     read = attention.keys_and_values(source)
     assert [list(each.shape) for each in read] == [[3, 2, 7, 6]] * 2
     for length in (1, 5):
         x = torch.randn(3, length, 24)
-        assert torch.equal(attention(x, read, key_padding=real), attention(x, source, key_padding=real))
+        assert torch.equal(
+            attention(x, read, key_padding=real), attention(x, source, key_padding=real)
+        )
 
 
 def test_heads_need_not_fill_the_width() -> None:
@@ -95,9 +115,12 @@ def test_dropout_acts_in_training_only() -> None:
 
 def test_the_layout_is_that_of_the_rotation() -> None:
     """The same layer in both layouts differs: the option reaches the rotation."""
-    half, inter = (GroupedQueryAttention(16, 2, 8, layout=layout) for layout in ("half-split", "interleaved"))
+    half, inter = (
+        GroupedQueryAttention(16, 2, 8, layout=layout) for layout in ("half-split", "interleaved")
+    )
     inter.load_state_dict(half.state_dict())
-    x, rotation = torch.randn(1, 6, 16), RotaryEmbedding(8).rotation(6)
+    x = torch.randn(1, 6, 16)
+    rotation = RotaryEmbedding(8).rotation(6)
     torch.testing.assert_close(half(x), inter(x))
     assert (half(x, rotation=rotation) - inter(x, rotation=rotation)).abs().max() > 1e-3
 

@@ -15,7 +15,8 @@ from refusals import refused
 @settings(deadline=None)
 def test_it_is_torchs(batch: list[int], hidden_dim: int, dtype: torch.dtype, eps: float) -> None:
     draw = torch.Generator().manual_seed(0)
-    ours, theirs = RMSNorm(hidden_dim, eps).to(dtype), torch.nn.RMSNorm(hidden_dim, eps=eps).to(dtype)
+    ours = RMSNorm(hidden_dim, eps).to(dtype)
+    theirs = torch.nn.RMSNorm(hidden_dim, eps=eps).to(dtype)
     with torch.no_grad():
         ours.weight.copy_(torch.randn(hidden_dim, generator=draw))
     theirs.load_state_dict(ours.state_dict())
@@ -24,7 +25,8 @@ def test_it_is_torchs(batch: list[int], hidden_dim: int, dtype: torch.dtype, eps
     tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 5e-2}[dtype]
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            got, expected = ours(x), theirs(x)
+            got = ours(x)
+            expected = theirs(x)
         assert got.dtype == dtype
         torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
     assert torch.equal(x, before)

@@ -25,7 +25,9 @@ LAYOUTS: tuple[Layout, ...] = ("half-split", "interleaved")
 def rotated(x: Tensor, start: int, base: float, layout: Layout) -> Tensor:
     """Each pair of coordinates as a complex number, which is turned, in float64."""
     positions = torch.arange(start, start + x.shape[-2], dtype=torch.float64)
-    angles = positions[:, None] * base ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
+    angles = positions[:, None] * base ** (
+        -torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]
+    )
     axis, split = (-2, (2, -1)) if layout == "half-split" else (-1, (-1, 2))
     first, second = x.double().unflatten(-1, split).unbind(axis)
     turned = torch.polar(torch.ones_like(angles), angles) * torch.complex(first, second)
@@ -33,10 +35,15 @@ def rotated(x: Tensor, start: int, base: float, layout: Layout) -> Tensor:
 
 
 @given(
-    st.sampled_from(LAYOUTS), st.sampled_from([2, 4, 6, 16]), st.integers(0, 40), st.sampled_from([10.0, 1e4, 150000.0])
+    st.sampled_from(LAYOUTS),
+    st.sampled_from([2, 4, 6, 16]),
+    st.integers(0, 40),
+    st.sampled_from([10.0, 1e4, 150000.0]),
 )
 @settings(max_examples=30, deadline=None)
-def test_it_is_a_rotation_of_each_pair(layout: Layout, head_dim: int, start: int, base: float) -> None:
+def test_it_is_a_rotation_of_each_pair(
+    layout: Layout, head_dim: int, start: int, base: float
+) -> None:
     x = torch.randn(2, 3, 7, head_dim, generator=torch.Generator().manual_seed(0))
     out = RotaryEmbedding(head_dim, base, layout=layout)(x, start)
     expected = rotated(x, start, base, layout)
@@ -46,7 +53,8 @@ def test_it_is_a_rotation_of_each_pair(layout: Layout, head_dim: int, start: int
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_a_compiler_sees_is_the_same(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    rotation, x = RotaryEmbedding(6).rotation(5), torch.randn(2, 2, 5, 6)
+    rotation = RotaryEmbedding(6).rotation(5)
+    x = torch.randn(2, 2, 5, 6)
     expected = rotate(x, rotation, layout)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     torch.testing.assert_close(rotate(x, rotation, layout), expected)
@@ -65,7 +73,9 @@ def test_positions_can_be_given_one_by_one() -> None:
 def test_angles_are_float32_whatever_the_dtype(dtype: torch.dtype) -> None:
     rotary = RotaryEmbedding(8)
     before = rotary.rotation(4096)
-    assert all(torch.equal(a, b) for a, b in zip(rotary.to(dtype).rotation(4096), before, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(rotary.to(dtype).rotation(4096), before, strict=True)
+    )
     assert before[0].dtype == before[1].dtype == torch.float32
     assert rotary(torch.randn(1, 1, 3, 8, dtype=dtype)).dtype == dtype
 
@@ -79,7 +89,8 @@ def test_nothing_is_kept() -> None:
 
 @given(st.integers(1, 5), st.integers(1, 6), st.sampled_from(LAYOUTS))
 def test_converted_projections_give_the_same_scores(heads: int, pairs: int, to: Layout) -> None:
-    head_dim, hidden = 2 * pairs, 7
+    head_dim = 2 * pairs
+    hidden = 7
     other: Layout = LAYOUTS[1 - LAYOUTS.index(to)]
     draw = torch.Generator().manual_seed(0)
     wq, wk = (torch.randn(heads * head_dim, hidden, generator=draw) for _ in range(2))
@@ -92,7 +103,9 @@ def test_converted_projections_give_the_same_scores(heads: int, pairs: int, to: 
         return rotary(q) @ rotary(k).transpose(2, 3)
 
     converted = [convert_rows(weight, heads, to) for weight in (wq, wk, bias)]
-    torch.testing.assert_close(scores(*converted, to), scores(wq, wk, bias, other), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        scores(*converted, to), scores(wq, wk, bias, other), rtol=1e-4, atol=1e-4
+    )
     for weight, there in zip((wq, wk, bias), converted, strict=True):
         assert torch.equal(convert_rows(there, heads, other), weight)
 
@@ -130,7 +143,9 @@ def test_yarn_is_hugging_faces(yarn: Yarn, base: float) -> None:
 
 
 def test_yarn_is_that_of_gpt_oss_by_default() -> None:
-    assert Yarn() == Yarn(factor=32.0, original_max_seq_len=4096, beta_fast=32.0, beta_slow=1.0, truncate=False)
+    assert Yarn() == Yarn(
+        factor=32.0, original_max_seq_len=4096, beta_fast=32.0, beta_slow=1.0, truncate=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,7 +199,11 @@ def test_sinusoids_are_no_weights_and_take_the_dtype_of_their_input() -> None:
 
 
 def test_impossible_sinusoids_are_refused() -> None:
-    for sizes, message in (((0, 4), "hidden_dim = 0"), ((4, 0), "max_seq_len = 0"), ((4.0, 4), r"hidden_dim = 4\.0")):
+    for sizes, message in (
+        ((0, 4), "hidden_dim = 0"),
+        ((4, 0), "max_seq_len = 0"),
+        ((4.0, 4), r"hidden_dim = 4\.0"),
+    ):
         with refused(message):
             SinusoidalPositions(*sizes)
     positions = SinusoidalPositions(8, 16)

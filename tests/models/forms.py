@@ -9,12 +9,21 @@ from torch import Tensor
 
 from glassformer.kernels.options import Clamp
 from glassformer.layers.options import Yarn
-from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
+from glassformer.models import (
+    Decoder,
+    DecoderConfig,
+    Encoder,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+)
 
 Base = DecoderConfig | EncoderConfig | EncoderDecoderConfig
 Forms = dict[str, dict[str, Any]]
 
-DECODER = DecoderConfig(vocab_size=32, num_layers=4, hidden_dim=32, ff_dim=48, num_heads=4, head_dim=8, max_seq_len=64)
+DECODER = DecoderConfig(
+    vocab_size=32, num_layers=4, hidden_dim=32, ff_dim=48, num_heads=4, head_dim=8, max_seq_len=64
+)
 GPT_OSS = {
     "num_kv_heads": 2,
     "window": 6,
@@ -41,7 +50,14 @@ DECODERS: Forms = {
     "gpt-oss": GPT_OSS,
 }
 ENCODER = EncoderConfig(
-    vocab_size=40, num_layers=2, hidden_dim=24, ff_dim=40, num_heads=4, max_seq_len=64, num_classes=3, dropout=0.0
+    vocab_size=40,
+    num_layers=2,
+    hidden_dim=24,
+    ff_dim=40,
+    num_heads=4,
+    max_seq_len=64,
+    num_classes=3,
+    dropout=0.0,
 )
 BERT = {
     "final_norm": False,
@@ -74,7 +90,11 @@ BOTHS: Forms = {
     "one layer": {"num_encoder_layers": 1, "num_decoder_layers": 1, "final_norm": True},
     "pre-norm": {"norm_first": True, "final_norm": True, "activation": "gelu"},
     "slots": {"fields_per_slot": 2, "target_vocab_size": 30, "num_encoder_layers": 1},
-    "positions": {"source_positions": "sinusoidal", "target_positions": "learned", "scale_embeddings": False},
+    "positions": {
+        "source_positions": "sinusoidal",
+        "target_positions": "learned",
+        "scale_embeddings": False,
+    },
     "no positions": {"target_positions": "none", "pad_id": 7, "num_decoder_layers": 3},
 }
 every_form = pytest.mark.parametrize(
@@ -94,7 +114,9 @@ def new(base: Base, **changes: Any) -> Any:
 
 
 def make(base: Base, **changes: Any) -> Any:
-    """With norms, biases, sinks and key weights that are not neutral, and a head that tells tokens or classes apart."""
+    """With norms, biases, sinks and key weights that are not neutral, and a head that tells tokens
+    or classes apart.
+    """
     model = new(base, **changes).eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -107,7 +129,9 @@ def make(base: Base, **changes: Any) -> Any:
     return model
 
 
-def draw(model: Any, batch: int, length: int, target_length: int | None = None) -> tuple[Tensor, ...]:
+def draw(
+    model: Any, batch: int, length: int, target_length: int | None = None
+) -> tuple[Tensor, ...]:
     """A text without padding, or a source and a target."""
     config = model.config
 

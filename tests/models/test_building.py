@@ -61,7 +61,8 @@ def test_a_network_is_of_the_class_that_its_part_names(network: Any, kind: type[
 def test_a_cross_attention_sees_all_of_a_memory() -> None:
     attention = Attention.sharing(32, 4, dropout=0.25)
     block = build_block(32, attention, None, RMS, window=3, cross=True)
-    own, cross = block.self_attention, block.cross_attention
+    own = block.self_attention
+    cross = block.cross_attention
     assert cross is not None
     assert (own.pattern.causal, own.pattern.window) == (True, 3)
     assert (cross.pattern.causal, cross.pattern.window) == (False, None)
@@ -76,13 +77,19 @@ def test_a_cross_attention_sees_all_of_a_memory() -> None:
         (lambda: Attention.sharing(30, 4), "hidden_dim = 30 with num_heads = 4"),
         (lambda: FeedForward(8, "gelu", gated=True, clamp=Clamp()), "activation = 'gelu'.*clamp"),
         (lambda: FeedForward(8, "silu", clamp=Clamp()), "gated = False"),
-        (lambda: Experts(32, FeedForward(8, "gelu", gated=True), 4, 2), "activation = 'gelu'.*num_experts"),
+        (
+            lambda: Experts(32, FeedForward(8, "gelu", gated=True), 4, 2),
+            "activation = 'gelu'.*num_experts",
+        ),
         (lambda: Experts(32, SWIGLU, 4, 5), "top_k = 5 with num_experts = 4"),
         (lambda: Experts(48, SWIGLU, 4, 2, "mxfp4"), "hidden_dim = 48"),
         (lambda: Norms(1e-5, "rms", "sum", parallel=True), "parallel with norm_place = 'sum'"),
         (lambda: Rotations(7, 6, 1e4, "half-split", None, None), "head_dim = 7"),
         (lambda: Rotations(8, 3, 1e4, "half-split", None, None), "rotary_dim = 3"),
-        (lambda: Rotations(8, 10, 1e4, "half-split", None, None), "rotary_dim = 10 with head_dim = 8"),
+        (
+            lambda: Rotations(8, 10, 1e4, "half-split", None, None),
+            "rotary_dim = 10 with head_dim = 8",
+        ),
         (
             lambda: Rotations(8, 8, 1e4, "half-split", LongRope((1.0,), (2.0,), 16), None),
             "1 factors",

@@ -11,8 +11,21 @@ from models.forms import BOTH, BOTHS, DECODER, DECODERS, ENCODER, ENCODERS, Base
 from refusals import refused
 
 ENCODER_SIZES = ("vocab_size", "num_layers", "hidden_dim", "ff_dim", "num_heads", "max_seq_len")
-BOTH_SIZES = ("vocab_size", "hidden_dim", "ff_dim", "num_heads", "num_encoder_layers", "num_decoder_layers")
-BOTH_SIZES = (*BOTH_SIZES, "max_source_len", "max_target_len", "fields_per_slot", "target_vocab_size")
+BOTH_SIZES = (
+    "vocab_size",
+    "hidden_dim",
+    "ff_dim",
+    "num_heads",
+    "num_encoder_layers",
+    "num_decoder_layers",
+)
+BOTH_SIZES = (
+    *BOTH_SIZES,
+    "max_source_len",
+    "max_target_len",
+    "fields_per_slot",
+    "target_vocab_size",
+)
 WITHOUT_FF: list[tuple[dict[str, Any], str]] = [
     ({"num_experts": 4}, "num_experts"),
     ({"clamp": Clamp()}, "clamp"),
@@ -25,7 +38,9 @@ def test_a_layer_has_its_window() -> None:
     assert [config.layer_window(i) for i in range(4)] == [None, 7, None, 7]
     even = dataclasses.replace(config, windowed_layers="even")
     assert [even.layer_window(i) for i in range(4)] == [7, None, 7, None]
-    assert [dataclasses.replace(config, windowed_layers="all").layer_window(i) for i in range(4)] == [7] * 4
+    assert [
+        dataclasses.replace(config, windowed_layers="all").layer_window(i) for i in range(4)
+    ] == [7] * 4
     assert [DECODER.layer_window(i) for i in range(4)] == [None] * 4
 
 
@@ -36,7 +51,14 @@ def test_a_layer_has_its_window() -> None:
         *((ENCODER, form) for form in ENCODERS.values()),
         *((BOTH, form) for form in BOTHS.values()),
         (DECODER, {"balance_experts": True, "norm_eps": 1e-6, "rope_scaling": Linear(factor=4.0)}),
-        (DECODER, {"rope_scaling": Llama3(factor=8.0), "unrotated_layers": (1, 3), "attention_bias": "qkv"}),
+        (
+            DECODER,
+            {
+                "rope_scaling": Llama3(factor=8.0),
+                "unrotated_layers": (1, 3),
+                "attention_bias": "qkv",
+            },
+        ),
         (DECODER, {"rope_scaling": LongRope((1.0, 1.5), (2.0, 4.0), 16, 1.25), "rotary_dim": 4}),
         (BOTH, {"norm_eps": 1e-6, "pad_id": 5}),
     ],
@@ -58,7 +80,14 @@ def test_a_configuration_survives_json(base: Base, form: dict[str, Any]) -> None
     ],
 )
 def test_experts_that_cannot_be_packed_are_refused(change: dict[str, Any], message: str) -> None:
-    sizes = {"vocab_size": 9, "num_layers": 1, "hidden_dim": 32, "ff_dim": 64, "num_heads": 2, "head_dim": 4}
+    sizes = {
+        "vocab_size": 9,
+        "num_layers": 1,
+        "hidden_dim": 32,
+        "ff_dim": 64,
+        "num_heads": 2,
+        "head_dim": 4,
+    }
     DecoderConfig(**sizes, num_experts=2, expert_format="mxfp4")
     with refused(message):
         DecoderConfig(**{**sizes, "num_experts": 2, "expert_format": "mxfp4", **change})
@@ -75,9 +104,18 @@ def test_json_of_other_parts_is_refused() -> None:
 
 
 def test_the_defaults_of_the_encoder_decoder() -> None:
-    assert (BOTH.source_positions, BOTH.target_positions, BOTH.activation) == ("none", "sinusoidal", "relu")
+    assert (BOTH.source_positions, BOTH.target_positions, BOTH.activation) == (
+        "none",
+        "sinusoidal",
+        "relu",
+    )
     assert (BOTH.norm_first, BOTH.final_norm, BOTH.scale_embeddings) == (False, False, True)
-    assert (BOTH.norm_eps, type(BOTH).dropout, BOTH.pad_id, BOTH.fields_per_slot) == (1e-5, 0.1, 0, 1)
+    assert (BOTH.norm_eps, type(BOTH).dropout, BOTH.pad_id, BOTH.fields_per_slot) == (
+        1e-5,
+        0.1,
+        0,
+        1,
+    )
 
 
 def test_the_target_vocabulary_is_the_sources_unless_told() -> None:
@@ -88,8 +126,16 @@ def test_the_target_vocabulary_is_the_sources_unless_told() -> None:
 @pytest.mark.parametrize(
     ("base", "change", "message"),
     [
-        *((ENCODER, {name: size}, f"{name} = {size}") for name in ENCODER_SIZES for size in (0, -1, 2.5, True)),
-        *((BOTH, {name: size}, f"{name} = {size}") for name in BOTH_SIZES for size in (0, -1, 2.5, True)),
+        *(
+            (ENCODER, {name: size}, f"{name} = {size}")
+            for name in ENCODER_SIZES
+            for size in (0, -1, 2.5, True)
+        ),
+        *(
+            (BOTH, {name: size}, f"{name} = {size}")
+            for name in BOTH_SIZES
+            for size in (0, -1, 2.5, True)
+        ),
         *(
             (base, change, message)
             for base in (ENCODER, BOTH)
@@ -118,7 +164,9 @@ def test_the_target_vocabulary_is_the_sources_unless_told() -> None:
         (BOTH, {"pad_id": 7, "target_vocab_size": 7}, r"pad_id = 7"),
     ],
 )
-def test_impossible_configurations_are_refused(base: Base, change: dict[str, Any], message: str) -> None:
+def test_impossible_configurations_are_refused(
+    base: Base, change: dict[str, Any], message: str
+) -> None:
     with refused(message):
         dataclasses.replace(base, **change)
 
@@ -128,7 +176,14 @@ def test_impossible_configurations_are_refused(base: Base, change: dict[str, Any
     [
         *(
             ({name: size}, f"{name} = {size}")
-            for name in ("vocab_size", "num_layers", "hidden_dim", "num_heads", "head_dim", "max_seq_len")
+            for name in (
+                "vocab_size",
+                "num_layers",
+                "hidden_dim",
+                "num_heads",
+                "head_dim",
+                "max_seq_len",
+            )
             for size in (0, -1, 2.5, True)
         ),
         *(({"ff_dim": size}, f"ff_dim = {size}") for size in (-1, 2.5, True)),
@@ -162,7 +217,10 @@ def test_impossible_configurations_are_refused(base: Base, change: dict[str, Any
         ({"rope_scaling": LongRope((1.0,), (2.0,), 16)}, "1 factors"),
         ({"local_rope_base": 100.0}, "local_rope_base = 100.0 without a window"),
         ({"unrotated_layers": (4,)}, r"unrotated_layers = \(4,\) with num_layers = 4"),
-        ({"learned_positions": True, "rope_scaling": Linear(2.0)}, "learned_positions with rope_scaling"),
+        (
+            {"learned_positions": True, "rope_scaling": Linear(2.0)},
+            "learned_positions with rope_scaling",
+        ),
         ({"attention_cap": 0.0}, "attention_cap = 0.0"),
         ({"clamp": {"alpha": "x"}}, "clamp = "),
         ({"windowed_layers": (0, 4)}, r"windowed_layers = \(0, 4\) with num_layers = 4"),

@@ -20,7 +20,14 @@ from models.forms import GPT_OSS, make
 from refusals import refused
 
 PACKABLE = DecoderConfig(
-    vocab_size=20, num_layers=2, hidden_dim=32, ff_dim=64, num_heads=2, head_dim=4, num_experts=4, ff_bias=True
+    vocab_size=20,
+    num_layers=2,
+    hidden_dim=32,
+    ff_dim=64,
+    num_heads=2,
+    head_dim=4,
+    num_experts=4,
+    ff_bias=True,
 )
 make = partial(make, BASE)
 
@@ -30,8 +37,12 @@ def left_padded(lengths: list[int], length: int) -> tuple[Tensor, Tensor]:
     return tokens, torch.arange(length) >= length - torch.tensor(lengths)[:, None]
 
 
-def in_chunks(model: Decoder, tokens: Tensor, chunks: list[int], key_padding: Tensor | None = None) -> Tensor:
-    cache, parts, start = model.new_cache(len(tokens), sum(chunks)), [], 0
+def in_chunks(
+    model: Decoder, tokens: Tensor, chunks: list[int], key_padding: Tensor | None = None
+) -> Tensor:
+    cache = model.new_cache(len(tokens), sum(chunks))
+    parts = []
+    start = 0
     for new in chunks:
         piece = slice(start, start + new)
         real = None if key_padding is None else key_padding[:, piece]
@@ -74,12 +85,15 @@ def test_a_later_token_changes_no_earlier_logit(form: str) -> None:
     for changed_at in (1, 8, 19):
         other = tokens.clone()
         other[:, changed_at] = (other[:, changed_at] + 1) % 32
-        before, after = model(tokens), model(other)
+        before = model(tokens)
+        after = model(other)
         assert torch.allclose(before[:, :changed_at], after[:, :changed_at], rtol=0, atol=1e-6)
         assert (before[:, changed_at] - after[:, changed_at]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("windowed_layers", "reach"), [("all", 2 * 3), ("odd", None), ("even", None)])
+@pytest.mark.parametrize(
+    ("windowed_layers", "reach"), [("all", 2 * 3), ("odd", None), ("even", None)]
+)
 def test_windows_limit_how_far_a_token_reaches(windowed_layers: str, reach: int | None) -> None:
     """Two layers of window 4 see 2 * 3 positions back; a single full layer sees everything."""
     model = make(num_layers=2, window=4, windowed_layers=windowed_layers)
@@ -106,7 +120,11 @@ def test_under_autocast_it_is_near() -> None:
     tokens = torch.randint(32, (2, 20))
     exact = model(tokens)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        for low in (model(tokens), in_chunks(model, tokens, [10, 1, 9]), in_chunks(model, tokens[:1], [17, 1, 1, 1])):
+        for low in (
+            model(tokens),
+            in_chunks(model, tokens, [10, 1, 9]),
+            in_chunks(model, tokens[:1], [17, 1, 1, 1]),
+        ):
             assert (low.float() - exact[: len(low)]).abs().mean() < 0.1 * exact.std()
 
 
@@ -128,7 +146,9 @@ def test_the_hidden_state_is_what_the_output_reads() -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_new_model_predicts_nearly_evenly(tied: bool) -> None:
     """The loss of a new model is near ln(vocab_size): its logits have a size of about one."""
-    model = Decoder(dataclasses.replace(BASE, hidden_dim=256, vocab_size=512, num_experts=4, tied_output=tied))
+    model = Decoder(
+        dataclasses.replace(BASE, hidden_dim=256, vocab_size=512, num_experts=4, tied_output=tied)
+    )
     logits = model(torch.randint(512, (4, 50)))
     assert 0.5 < logits.std() < 1.5
 
@@ -151,7 +171,8 @@ def test_tied_weights_are_one() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_tokens_and_masks_are_refused() -> None:
-    model, good = make(), torch.zeros(2, 3, dtype=torch.long)
+    model = make()
+    good = torch.zeros(2, 3, dtype=torch.long)
     for call in (model, model.hidden):
         with refused(r"tokens of shape \[3\]"):
             call(good[0])
@@ -167,7 +188,9 @@ def test_bad_tokens_and_masks_are_refused() -> None:
 @pytest.mark.parametrize("padded", [False, True])
 @torch.no_grad()
 def test_a_refused_call_leaves_the_cache_as_it_was(padded: bool) -> None:
-    """Too many tokens, another batch, tokens outside the vocabulary: refused, and the text can go on."""
+    """Too many tokens, another batch, tokens outside the vocabulary: refused, and the text can go
+    on.
+    """
     model = make()
     tokens, real = left_padded([6, 3], 8)
     cache = model.new_cache(2, 8)
@@ -201,14 +224,18 @@ def test_the_balance_loss_is_the_mean_over_layers_and_trains_every_router() -> N
         model(torch.randint(32, (4, 30)))
     assert len(routings) == len(model.layers)
     loss = balance_loss(routings)
-    torch.testing.assert_close(loss, torch.stack([balance_loss([each]) for each in routings]).mean())
+    torch.testing.assert_close(
+        loss, torch.stack([balance_loss([each]) for each in routings]).mean()
+    )
     assert 0.9 < loss.item() < 2.5
     loss.backward()
     assert all((block.ffn.router.score.weight.grad != 0).any() for block in model.layers)
 
 
 def test_without_sinks_a_run_of_one_token_looks_like_its_first_and_with_sinks_it_does_not() -> None:
-    """Weights that sum to 1 over equal values give that value, however many there are; a sink lets them count."""
+    """Weights that sum to 1 over equal values give that value, however many there are; a sink lets
+    them count.
+    """
     tokens = torch.full((1, 6), 3)
     for sinks in (False, True):
         logits = make(sinks=sinks, num_kv_heads=2)(tokens)[0]
@@ -232,9 +259,13 @@ def test_a_step_late_in_a_long_text() -> None:
     assert (last - expected).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("change", [{}, {"num_experts": 4}, {"num_experts": 4, "expert_format": "mxfp4"}])
+@pytest.mark.parametrize(
+    "change", [{}, {"num_experts": 4}, {"num_experts": 4, "expert_format": "mxfp4"}]
+)
 def test_shapes_alone(change: dict[str, Any]) -> None:
-    config = DecoderConfig(vocab_size=11, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8, **change)
+    config = DecoderConfig(
+        vocab_size=11, num_layers=2, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=8, **change
+    )
     logits = Decoder(config).to("meta")(torch.zeros(2, 5, dtype=torch.int64, device="meta"))
     assert logits.is_meta
     assert logits.shape == (2, 5, 11)
@@ -248,7 +279,10 @@ def test_the_last_positions_alone(form: str, last: int) -> None:
     real[0, :2] = False
     for padding in (None, real):
         caches = [model.new_cache(2, 12) for _ in range(2)]
-        for tokens, padded in ((torch.randint(32, (2, 7)), padding), (torch.randint(32, (2, 5)), None)):
+        for tokens, padded in (
+            (torch.randint(32, (2, 7)), padding),
+            (torch.randint(32, (2, 5)), None),
+        ):
             whole = model.hidden(tokens, cache=caches[0], key_padding=padded)
             found = model.hidden(tokens, cache=caches[1], key_padding=padded, last=last)
             torch.testing.assert_close(found, whole[:, -last:], rtol=1e-5, atol=1e-5)
@@ -257,10 +291,18 @@ def test_the_last_positions_alone(form: str, last: int) -> None:
             torch.testing.assert_close(one.values, other.values, rtol=1e-5, atol=1e-5)
 
 
-def test_the_last_layer_computes_other_positions_only_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokens, rows = make(num_experts=4), torch.randint(32, (2, 6)), []
+def test_the_last_layer_computes_other_positions_only_where_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = make(num_experts=4)
+    tokens = torch.randint(32, (2, 6))
+    rows = []
     mix = MixtureOfExperts.mix
-    monkeypatch.setattr(MixtureOfExperts, "mix", lambda self, x, *rest: (rows.append(len(x)), mix(self, x, *rest))[1])
+    monkeypatch.setattr(
+        MixtureOfExperts,
+        "mix",
+        lambda self, x, *rest: (rows.append(len(x)), mix(self, x, *rest))[1],
+    )
     model.hidden(tokens, last=1)
     assert rows == [12, 12, 12, 2]
     with collect_routing(model):
@@ -274,13 +316,19 @@ def test_the_last_layer_computes_other_positions_only_where_they_are_read(monkey
 
 def test_other_modules_and_the_norm_see_all_positions() -> None:
     class Own(Block):
-        def forward(self, x: Tensor, *, rotation: Any = None, key_padding: Any = None, cache: Any = None) -> Tensor:
+        def forward(
+            self, x: Tensor, *, rotation: Any = None, key_padding: Any = None, cache: Any = None
+        ) -> Tensor:
             seen.append(x.shape[1])
             return super().forward(x, rotation=rotation, key_padding=key_padding, cache=cache)
 
-    model, tokens, seen = make(), torch.randint(32, (2, 6)), []
+    model = make()
+    tokens = torch.randint(32, (2, 6))
+    seen = []
     expected = model.hidden(tokens)[:, -1:]
-    with model.final_norm.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[1])):
+    with model.final_norm.register_forward_hook(
+        lambda _, inputs, __: seen.append(inputs[0].shape[1])
+    ):
         torch.testing.assert_close(model.hidden(tokens, last=1), expected)
     for block in (model.layers[0], model.layers[-1]):
         block.__class__ = Own

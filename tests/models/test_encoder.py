@@ -22,7 +22,10 @@ def padded(texts: list[list[int]], length: int, pad_id: int) -> Tensor:
 
 
 def draw_texts(lengths: list[int], pad_id: int = 0) -> list[list[int]]:
-    return [[token if token != pad_id else 39 for token in torch.randint(40, (n,)).tolist()] for n in lengths]
+    return [
+        [token if token != pad_id else 39 for token in torch.randint(40, (n,)).tolist()]
+        for n in lengths
+    ]
 
 
 # What it computes
@@ -30,19 +33,28 @@ def draw_texts(lengths: list[int], pad_id: int = 0) -> list[list[int]]:
 
 @torch.no_grad()
 def test_embedding_and_head_are_their_formulas() -> None:
-    """The blocks between them are those of the encoder-decoder, which its tests compare with torch's."""
-    model, entered = make(), []
+    """The blocks between them are those of the encoder-decoder, which its tests compare with
+    torch's.
+    """
+    model = make()
+    entered = []
     model.layers[0].register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
     texts = draw_texts([9, 5, 1])
     tokens = padded(texts, 9, 0)
-    logits, hidden = model(tokens), model.hidden(tokens)
-    position, wave = torch.arange(9)[:, None], torch.arange(24)[None]
+    logits = model(tokens)
+    hidden = model.hidden(tokens)
+    position = torch.arange(9)[:, None]
+    wave = torch.arange(24)[None]
     angle = position / 10000 ** ((wave - wave % 2) / 24)
-    x = model.embedding.weight[tokens] * math.sqrt(24) + torch.where(wave % 2 == 0, angle.sin(), angle.cos())
+    x = model.embedding.weight[tokens] * math.sqrt(24) + torch.where(
+        wave % 2 == 0, angle.sin(), angle.cos()
+    )
     torch.testing.assert_close(entered[0], x, rtol=0, atol=1e-6)
     for block in model.layers:
         x = block(x, key_padding=tokens != 0)
-    torch.testing.assert_close(hidden, nn.functional.layer_norm(x, (24,), *model.final_norm.parameters()))
+    torch.testing.assert_close(
+        hidden, nn.functional.layer_norm(x, (24,), *model.final_norm.parameters())
+    )
     pooled = torch.stack([hidden[row, : len(text)].mean(0) for row, text in enumerate(texts)])
     expected = pooled @ model.classifier.weight.T + model.classifier.bias
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
@@ -54,18 +66,23 @@ def test_embedding_and_head_are_their_formulas() -> None:
 @torch.no_grad()
 def test_the_embedding_of_bert_is_a_normed_sum_of_three() -> None:
     model = make(**BERT)
-    tokens, types = torch.randint(1, 40, (2, 6)), torch.randint(2, (2, 6))
+    tokens = torch.randint(1, 40, (2, 6))
+    types = torch.randint(2, (2, 6))
     captured = []
     model.layers[0].register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
     for chosen in (types, None):
         model.hidden(tokens, types=chosen)
         segments = model.token_types.weight[torch.zeros_like(types) if chosen is None else chosen]
         total = model.embedding.weight[tokens] + model.positions.weight[:6] + segments
-        torch.testing.assert_close(captured.pop(), model.embedding_norm(total), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            captured.pop(), model.embedding_norm(total), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_pooling_by_hand() -> None:
-    hidden = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [99.0, 99.0]], [[5.0, 6.0], [7.0, 8.0], [0.0, 1.0]]])
+    hidden = torch.tensor(
+        [[[1.0, -4.0], [3.0, -2.0], [99.0, 99.0]], [[5.0, 6.0], [7.0, 8.0], [0.0, 1.0]]]
+    )
     real = torch.tensor([[True, True, False], [True, True, True]])
     expected = {
         "mean": [[[2.0, -3.0], [4.0, 5.0]], [[103 / 3, 31.0], [4.0, 5.0]]],
@@ -83,11 +100,15 @@ def test_pooling_by_hand() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(
-    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5), extra=st.integers(0, 30), seed=st.integers(0, 1000)
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    extra=st.integers(0, 30),
+    seed=st.integers(0, 1000),
 )
 @settings(max_examples=15, deadline=None)
 @torch.no_grad()
-def test_padding_and_order_change_no_prediction(form: str, lengths: list[int], extra: int, seed: int) -> None:
+def test_padding_and_order_change_no_prediction(
+    form: str, lengths: list[int], extra: int, seed: int
+) -> None:
     torch.manual_seed(seed)
     model = make(**FORMS[form])
     texts = draw_texts(lengths, model.config.pad_id)
@@ -155,8 +176,10 @@ def test_dropout_is_for_training() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_calls_are_refused() -> None:
-    tokens, ones = torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.bool)
-    bert, plain = make(**BERT), make()
+    tokens = torch.ones(2, 3, dtype=torch.long)
+    ones = torch.ones(2, 3, dtype=torch.bool)
+    bert = make(**BERT)
+    plain = make()
     for call, message in [
         (lambda: plain(tokens[0]), r"tokens of shape \[3\]"),
         (lambda: plain(tokens[None]), r"tokens of shape \[1, 2, 3\]"),

@@ -51,8 +51,15 @@ def torchs(model: EncoderDecoder) -> nn.Transformer:
         for layer, ours in zip(peer.decoder.layers, model.decoder_layers, strict=True):
             attention(layer.self_attn, ours.self_attention)
             attention(layer.multihead_attn, ours.cross_attention)
-            pairs += [(layer.norm1, ours.self_attention_norm), (layer.norm2, ours.cross_attention_norm)]
-            pairs += [(layer.norm3, ours.ffn_norm), (layer.linear1, ours.ffn.up), (layer.linear2, ours.ffn.down)]
+            pairs += [
+                (layer.norm1, ours.self_attention_norm),
+                (layer.norm2, ours.cross_attention_norm),
+            ]
+            pairs += [
+                (layer.norm3, ours.ffn_norm),
+                (layer.linear1, ours.ffn.up),
+                (layer.linear2, ours.ffn.down),
+            ]
         for theirs, mine in pairs:
             theirs.load_state_dict(mine.state_dict())
         for stack, norm in ((peer.encoder, model.encoder_norm), (peer.decoder, model.decoder_norm)):
@@ -67,17 +74,24 @@ def torchs(model: EncoderDecoder) -> nn.Transformer:
 @pytest.mark.parametrize("final_norm", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_between_embeddings_and_output_it_is_torchs(activation: str, norm_first: bool, final_norm: bool) -> None:
-    model = make(activation=activation, norm_first=norm_first, final_norm=final_norm, norm_eps=1e-4).train()
+def test_between_embeddings_and_output_it_is_torchs(
+    activation: str, norm_first: bool, final_norm: bool
+) -> None:
+    model = make(
+        activation=activation, norm_first=norm_first, final_norm=final_norm, norm_eps=1e-4
+    ).train()
     peer = torchs(model)
     with torch.no_grad():
         model.output.weight.div_(10)  # logits of about 1, as their bound is an absolute one
     source, target = draw(model, 3, 7, 5)
     source[1, 4:], target[2, 3:] = 0, 0
-    position, wave = torch.arange(5)[:, None], torch.arange(24)[None]
+    position = torch.arange(5)[:, None]
+    wave = torch.arange(24)[None]
     angle = position / 10000 ** ((wave - wave % 2) / 24)
     x = model.source_embeddings[0].weight[source] * math.sqrt(24)
-    y = model.target_embedding.weight[target] * math.sqrt(24) + torch.where(wave % 2 == 0, angle.sin(), angle.cos())
+    y = model.target_embedding.weight[target] * math.sqrt(24) + torch.where(
+        wave % 2 == 0, angle.sin(), angle.cos()
+    )
     hidden = peer(
         x,
         y,
@@ -106,7 +120,9 @@ def test_a_slot_is_the_sum_of_its_fields_each_by_its_own_table() -> None:
     tables = [table.weight for table in model.source_embeddings]
     expected = (tables[0][source[..., 0]] + tables[1][source[..., 1]]) * math.sqrt(24)
     torch.testing.assert_close(entered[0], expected, rtol=1e-5, atol=1e-6)
-    assert (model(source.flip(-1), target) - logits).abs().max() > 1e-3  # [a, b] is another slot than [b, a]
+    assert (
+        model(source.flip(-1), target) - logits
+    ).abs().max() > 1e-3  # [a, b] is another slot than [b, a]
     assert logits.shape == (2, 4, 30)
 
 
@@ -117,7 +133,9 @@ def test_a_slot_is_the_sum_of_its_fields_each_by_its_own_table() -> None:
 @given(length=st.integers(1, 12), padded=st.integers(0, 3), seed=st.integers(0, 1000))
 @settings(max_examples=8, deadline=None)
 @torch.no_grad()
-def test_the_order_of_the_source_counts_only_with_positions(form: str, length: int, padded: int, seed: int) -> None:
+def test_the_order_of_the_source_counts_only_with_positions(
+    form: str, length: int, padded: int, seed: int
+) -> None:
     torch.manual_seed(seed)
     model = make(**FORMS[form])
     source, target = draw(model, 2, length, 4)
@@ -150,17 +168,24 @@ def test_the_future_of_the_target_is_hidden_and_its_order_counts(positions: Any)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 7)), min_size=1, max_size=4), st.integers(0, 1000))
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 7)), min_size=1, max_size=4),
+    st.integers(0, 1000),
+)
 @settings(max_examples=8, deadline=None)
 @torch.no_grad()
-def test_padding_on_either_side_changes_nothing(form: str, sizes: list[tuple[int, int]], seed: int) -> None:
+def test_padding_on_either_side_changes_nothing(
+    form: str, sizes: list[tuple[int, int]], seed: int
+) -> None:
     torch.manual_seed(seed)
     model = make(**FORMS[form])
     source, target = draw(model, len(sizes), 12, 10)
     lengths = torch.tensor(sizes)
     real = torch.arange(12) < lengths[:, :1]
     target_real = torch.arange(10) < lengths[:, 1:]
-    garbage = model(source, target, real, target_real)  # what stands at the places of padding has no meaning
+    garbage = model(
+        source, target, real, target_real
+    )  # what stands at the places of padding has no meaning
     source[~real], target[~target_real] = model.config.pad_id, model.config.pad_id
     logits = model(source, target)
     assert torch.equal(logits[target_real], garbage[target_real])
@@ -202,7 +227,8 @@ def test_with_a_cache_it_gives_the_same(form: str, chunks: list[int]) -> None:
     source[2] = model.config.pad_id
     target[0, 6:] = model.config.pad_id
     whole = model(source, target)
-    memory, real = model.encode(source), model.real_source(source)
+    memory = model.encode(source)
+    real = model.real_source(source)
     cache = model.new_cache(memory, 8)
     parts = [model.decode(part, memory, real, cache=cache) for part in target.split(chunks, dim=1)]
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=2e-6)
@@ -222,7 +248,9 @@ def test_a_pass_that_breaks_off_leaves_a_cache_that_is_refused() -> None:
         model.decode(target, memory, cache=cache)
 
 
-def test_a_step_with_a_cache_does_not_read_the_memory_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_with_a_cache_does_not_read_the_memory_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = make()
     source, target = draw(model, 2, 6, 4)
     memory = model.encode(source)
@@ -248,9 +276,11 @@ def test_dropout_is_for_training() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_bad_calls_are_refused() -> None:
-    model, slots = make(), make(**FORMS["slots"])
+    model = make()
+    slots = make(**FORMS["slots"])
     source, target = draw(model, 2, 6, 4)
-    memory, real = model.encode(source), torch.ones(2, 6, dtype=torch.bool)
+    memory = model.encode(source)
+    real = torch.ones(2, 6, dtype=torch.bool)
     cache = model.new_cache(memory, 4)
     for call, message in [
         (lambda: model(source[0], target), r"source of shape \[6\]"),
@@ -263,11 +293,20 @@ def test_bad_calls_are_refused() -> None:
         (lambda: model(source, target.repeat(1, 3)), "12 positions of target"),
         (lambda: model(source, -target), r"target tokens from -\d+ to "),
         (lambda: model(source, target, real, real), r"target_real of shape \[2, 6\]"),
-        (lambda: model.decode(target[:1], memory), r"memory of shape \[2, 6, 24\] for a target of shape \[1, 4\]"),
+        (
+            lambda: model.decode(target[:1], memory),
+            r"memory of shape \[2, 6, 24\] for a target of shape \[1, 4\]",
+        ),
         (lambda: model.decode(target, memory[..., :8]), r"memory of shape \[2, 6, 8\]"),
         (lambda: model.decode(target, memory, real[:, :3]), r"source_real of shape \[2, 3\]"),
-        (lambda: model.decode(target, memory.clone(), cache=cache), "a cache that was made for another memory"),
-        (lambda: model.decode(target.repeat(1, 2), memory, cache=cache), "8 new positions on top of 0"),
+        (
+            lambda: model.decode(target, memory.clone(), cache=cache),
+            "a cache that was made for another memory",
+        ),
+        (
+            lambda: model.decode(target.repeat(1, 2), memory, cache=cache),
+            "8 new positions on top of 0",
+        ),
         (lambda: model.new_cache(memory, 11), "a cache of max_target_len = 11"),
     ]:
         with refused(message):
@@ -282,7 +321,9 @@ def test_int32_tokens_and_narrow_numbers() -> None:
     assert torch.equal(model(source.int(), target.int()), exact)
     with torch.autocast("cpu", torch.bfloat16):
         memory = model.encode(source)
-        assert (model.decode(target, memory, cache=model.new_cache(memory)).float() - exact).abs().max() < 0.3
+        assert (
+            model.decode(target, memory, cache=model.new_cache(memory)).float() - exact
+        ).abs().max() < 0.3
     low = model.bfloat16()(source, target)
     assert low.dtype == torch.bfloat16
     assert (low.float() - exact).abs().max() < 0.3

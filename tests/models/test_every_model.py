@@ -16,15 +16,22 @@ from processes import printed
 
 
 @every_form
-def test_every_module_is_called_and_every_parameter_gets_a_gradient(base: Base, form: dict[str, Any]) -> None:
+def test_every_module_is_called_and_every_parameter_gets_a_gradient(
+    base: Base, form: dict[str, Any]
+) -> None:
     model = make(base, **form).train()
-    silent = {each for each in model.modules() if not isinstance(each, nn.ModuleList | RotaryEmbedding)}
+    silent = {
+        each for each in model.modules() if not isinstance(each, nn.ModuleList | RotaryEmbedding)
+    }
     for each in silent:
         each.register_forward_hook(lambda module, *_: silent.discard(module))
     model(*draw(model, 12, 10)).logsumexp(-1).square().sum().backward()
     assert silent == set(), "hooks of users see every part"
-    # A key bias shifts all scores alike, and the one key of a window of 1 has a weight of 1 whatever its score.
-    without = ("key.bias", "query.weight", "key.weight") if form.get("window") == 1 else ("key.bias",)
+    # A key bias shifts all scores alike, and the one key of a window of 1 has a weight of 1
+    # whatever its score.
+    without = (
+        ("key.bias", "query.weight", "key.weight") if form.get("window") == 1 else ("key.bias",)
+    )
     for name, weight in model.named_parameters():
         assert weight.grad is not None, name
         assert weight.grad.isfinite().all(), name
@@ -43,13 +50,18 @@ def deviation(model: Any, name: str, width: int) -> float:
         return (width if config.scale_embeddings else 1) ** -0.5 * fields**-0.5
     if "positions" in name or "token_types" in name:
         return 1.0
-    heads = {"classifier.weight": (Encoder, "HEAD_STD"), "output.weight": (EncoderDecoder, "OUTPUT_STD")}
+    heads = {
+        "classifier.weight": (Encoder, "HEAD_STD"),
+        "output.weight": (EncoderDecoder, "OUTPUT_STD"),
+    }
     if name in heads and isinstance(model, heads[name][0]):
         return getattr(*heads[name])
     if "attention.output" not in name and "ffn.down" not in name:
         return width**-0.5
     if isinstance(model, EncoderDecoder):
-        added = 2 * config.num_encoder_layers if "encoder" in name else 3 * config.num_decoder_layers
+        added = (
+            2 * config.num_encoder_layers if "encoder" in name else 3 * config.num_decoder_layers
+        )
     else:
         added = 2 * config.num_layers
     return (width * added) ** -0.5
@@ -59,14 +71,17 @@ def deviation(model: Any, name: str, width: int) -> float:
 def test_the_initialisation_is_the_documented_one(base: Base, form: dict[str, Any]) -> None:
     sizes = {"vocab_size": 300, "hidden_dim": 128, "ff_dim": 200, "head_dim": 32, "num_layers": 3}
     sizes |= {"max_seq_len": 200, "max_source_len": 200, "max_target_len": 200}
-    model = new(base, **{**{name: size for name, size in sizes.items() if hasattr(base, name)}, **form})
+    model = new(
+        base, **{**{name: size for name, size in sizes.items() if hasattr(base, name)}, **form}
+    )
     for name, weight in model.named_parameters():
         if name.endswith(("bias", "sinks")):
             assert (weight == 0).all(), name
         elif name.endswith(("norm.weight", "key_weights")):
             assert (weight == 1).all(), name
         else:
-            std, spread = deviation(model, name, weight.shape[-1]), 5 / math.sqrt(weight.numel())
+            std = deviation(model, name, weight.shape[-1])
+            spread = 5 / math.sqrt(weight.numel())
             assert weight.std().item() == pytest.approx(std, rel=spread / math.sqrt(2)), name
             assert abs(weight.mean().item()) < std * spread, name
     if not isinstance(model, Decoder):
@@ -97,7 +112,9 @@ assert Encoder.from_pretrained("{0}/encoder").config.num_layers == 2
 """
 
 
-def test_models_find_what_reads_and_writes_their_files_and_import_none_of_it_before(tmp_path: Path) -> None:
+def test_models_find_what_reads_and_writes_their_files_and_import_none_of_it_before(
+    tmp_path: Path,
+) -> None:
     new(DECODER).save_pretrained(tmp_path / "decoder")
     save_encoder(new(ENCODER), tmp_path / "encoder")
     printed(READING.format(tmp_path))

@@ -1,4 +1,6 @@
-"""Random models of every kind, and random edits of them: as the library makes them, and on a tensor of a plain run."""
+"""Random models of every kind, and random edits of them: as the library makes them, and on a tensor
+of a plain run.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +44,9 @@ class Subject:
 
     def plainly(self, visit: plain.Visit, given: Sequence[Any] | None = None) -> Tensor:
         """The same by its formula."""
-        return self.formula(self.model, visit, *(self.ours if given is None else given), **self.options)
+        return self.formula(
+            self.model, visit, *(self.ours if given is None else given), **self.options
+        )
 
     def record(self, given: Sequence[Any] | None = None) -> dict[Place, Tensor]:
         """Every tensor of a plain run without edits."""
@@ -72,7 +76,11 @@ def drawn(chance: Random, model: nn.Module) -> Any:
 
 def padded(chance: Random, rows: int, length: int) -> Tensor | None:
     """Which positions are real in texts that are padded on the left; None: all."""
-    first = [chance.randint(0, length - 2) for _ in range(rows)] if chance.random() < 0.5 else [0] * rows
+    first = (
+        [chance.randint(0, length - 2) for _ in range(rows)]
+        if chance.random() < 0.5
+        else [0] * rows
+    )
     return torch.arange(length) >= torch.tensor(first)[:, None] if any(first) else None
 
 
@@ -85,7 +93,8 @@ def own_decoder(chance: Random, **changes: Any) -> Subject:
         "head_dim": chance.choice([2, 6]),
         "rope_layout": chance.choice(["half-split", "interleaved"]),
         **{
-            name: chance.random() < 0.5 for name in ("attention_bias", "ff_bias", "sinks", "key_weights", "tied_output")
+            name: chance.random() < 0.5
+            for name in ("attention_bias", "ff_bias", "sinks", "key_weights", "tied_output")
         },
         "window": chance.choice([None, 1, 2, 3, 5]),
         "windowed_layers": chance.choice(["odd", "even", "all"]),
@@ -94,10 +103,12 @@ def own_decoder(chance: Random, **changes: Any) -> Subject:
         **changes,
     }
     model = drawn(chance, decoder(**sizes))
-    rows, length = chance.randint(1, 3), chance.randint(2, 9)
+    rows = chance.randint(1, 3)
+    length = chance.randint(2, 9)
     real = padded(chance, rows, length)
     options = {} if real is None else {"key_padding": real}
-    ours, theirs = texts(chance, rows, length), texts(chance, rows, length)
+    ours = texts(chance, rows, length)
+    theirs = texts(chance, rows, length)
     return Subject(model, plain.decoder, (ours,), (theirs,), options, real=real)
 
 
@@ -114,7 +125,9 @@ def packed(chance: Random) -> Subject:
     model = subject.model.float()
     for block in model.layers:
         block.ffn = PackedMixture.pack(block.ffn)
-    return Subject(model, plain.decoder, subject.ours, subject.theirs, subject.options, 1e-4, subject.real)
+    return Subject(
+        model, plain.decoder, subject.ours, subject.theirs, subject.options, 1e-4, subject.real
+    )
 
 
 def own_encoder(chance: Random, **changes: Any) -> Subject:
@@ -129,8 +142,10 @@ def own_encoder(chance: Random, **changes: Any) -> Subject:
         **changes,
     }
     model = drawn(chance, encoder(**options))
-    rows, length = chance.randint(1, 3), chance.randint(2, 9)
-    ours, theirs = texts(chance, rows, length), texts(chance, rows, length)
+    rows = chance.randint(1, 3)
+    length = chance.randint(2, 9)
+    ours = texts(chance, rows, length)
+    theirs = texts(chance, rows, length)
     if chance.random() < 0.5:
         ours[0, chance.randint(1, length - 1) :] = 0
     return Subject(model, plain.encoder, (ours,), (theirs,))
@@ -148,13 +163,18 @@ def own_encoder_decoder(chance: Random) -> Subject:
         "source_positions": chance.choice(["sinusoidal", "learned", "none"]),
     }
     model = drawn(chance, encoder_decoder(**options))
-    rows, length, written = chance.randint(1, 3), chance.randint(2, 9), chance.randint(2, 6)
+    rows = chance.randint(1, 3)
+    length = chance.randint(2, 9)
+    written = chance.randint(2, 6)
 
     def pair() -> tuple[Tensor, Tensor]:
-        source = texts(chance, rows, length * fields).view(rows, length, *([fields] if fields > 1 else []))
+        source = texts(chance, rows, length * fields).view(
+            rows, length, *([fields] if fields > 1 else [])
+        )
         return source, texts(chance, rows, written)
 
-    ours, theirs = pair(), pair()
+    ours = pair()
+    theirs = pair()
     if chance.random() < 0.5:
         ours[0][0, chance.randint(1, length - 1) :] = 0
         ours[1][0, -1] = 0
@@ -163,22 +183,28 @@ def own_encoder_decoder(chance: Random) -> Subject:
 
 def own_single_head(chance: Random) -> Subject:
     model = drawn(chance, SingleHead(5, chance.randint(1, 4), 3, chance.choice([None, 2])))
-    rows, length = chance.randint(1, 3), chance.randint(2, 9)
+    rows = chance.randint(1, 3)
+    length = chance.randint(2, 9)
     ours, theirs = (torch.randn(rows, length, 5, dtype=torch.float64) for _ in range(2))
     return Subject(model, plain.single_head, (ours,), (theirs,))
 
 
-def foreign(make: Callable[..., nn.Module], formula: Callable[..., Tensor], implementations: Sequence[str]) -> Any:
+def foreign(
+    make: Callable[..., nn.Module], formula: Callable[..., Tensor], implementations: Sequence[str]
+) -> Any:
     def made(chance: Random) -> Subject:
         model = drawn(chance, make())
         exact(model)
         implementation = chance.choice(implementations)
         model.set_attn_implementation(implementation)
-        rows, length = chance.randint(1, 3), chance.randint(2, 9)
-        # Eager attention in Llama's relatives has a softmax in float32, in which float64's lowest number is -inf: NaN.
+        rows = chance.randint(1, 3)
+        length = chance.randint(2, 9)
+        # Eager attention in Llama's relatives has a softmax in float32, in which float64's lowest
+        # number is -inf: NaN.
         narrow = implementation == "eager" and make in (llama, mistral, qwen2, mixtral)
         real = None if narrow else padded(chance, rows, length)
-        ours, theirs = texts(chance, rows, length), texts(chance, rows, length)
+        ours = texts(chance, rows, length)
+        theirs = texts(chance, rows, length)
         options = {} if real is None else {"attention_mask": real.long()}
         near = 1e-6 if narrow or make is mixtral else 1e-12  # Mixtral's routing weights are float32
         return Subject(model, formula, (ours,), (theirs,), options, near, real)
@@ -197,7 +223,9 @@ KINDS: dict[str, Callable[[Random], Subject]] = {
     "encoder-decoder": own_encoder_decoder,
     "single head": own_single_head,
     "gpt2": foreign(gpt2, plain.gpt2, BOTH),
-    "gpt2 scaled by layer": foreign(lambda: gpt2(scale_attn_by_inverse_layer_idx=True), plain.gpt2, BOTH),
+    "gpt2 scaled by layer": foreign(
+        lambda: gpt2(scale_attn_by_inverse_layer_idx=True), plain.gpt2, BOTH
+    ),
     "llama": foreign(llama, plain.llama, BOTH),
     "mistral": foreign(mistral, plain.llama, BOTH),
     "qwen2": foreign(qwen2, plain.llama, BOTH),
@@ -207,7 +235,13 @@ KINDS: dict[str, Callable[[Random], Subject]] = {
     "roberta": foreign(roberta, plain.bert, BOTH),
 }
 
-_SELECTORS = {"head": "heads", "query": "queries", "key": "keys", "expert": "experts", "batch": "examples"}
+_SELECTORS = {
+    "head": "heads",
+    "query": "queries",
+    "key": "keys",
+    "expert": "experts",
+    "batch": "examples",
+}
 _STREAM = ("zero", "scale", "add", "put", "change", "patch", "mean")
 _OPERATIONS = {
     "scores": ("scale", "add", "put", "change", "forbid"),
@@ -230,7 +264,8 @@ class Case:
 
     def edit(self, other: Captured) -> edits.Edit:
         """As the library makes it."""
-        where, site = self.where, self.site
+        where = self.where
+        site = self.site
         if self.operation == "force":
             rest = {name: each for name, each in where.items() if name != "experts"}
             return edits.force_experts(where["experts"], **rest)
@@ -301,9 +336,14 @@ def case(chance: Random, site: str, record: dict[Place, Tensor], whole: bool) ->
     there = [(place, tensor) for place, tensor in record.items() if place.site == site]
     axes = AXES[site]
     left_out = () if whole else ("put", "change") if site == "weights" else ("mean",)
-    operation = chance.choice([each for each in _OPERATIONS.get(site, _STREAM) if each not in left_out])
+    operation = chance.choice(
+        [each for each in _OPERATIONS.get(site, _STREAM) if each not in left_out]
+    )
     stacks = {(place.source, place.cross) for place, _ in there}
-    counts = [max(place.layer for place, _ in there if (place.source, place.cross) == each) + 1 for each in stacks]
+    counts = [
+        max(place.layer for place, _ in there if (place.source, place.cross) == each) + 1
+        for each in stacks
+    ]
     where: dict[str, Any] = {}
     if site not in ("embedding", "logits"):
         where["layers"] = selection(chance, min(counts))

@@ -1,7 +1,7 @@
 """Every kind of model once more, in plain torch: each site is a tensor that a visitor may replace.
 
-Norms, projections and feed-forward networks are the model's own modules; what joins them is written out here: heads,
-rotation, masks, softmax, sinks, routing, the residual stream.
+Norms, projections and feed-forward networks are the model's own modules; what joins them is written
+out here: heads, rotation, masks, softmax, sinks, routing, the residual stream.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -69,12 +69,19 @@ class Plain:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
 
-    def stack(self, x: Tensor, blocks: Any, pre_norm: bool, memory: Any = None, *, source: bool = False) -> Tensor:
+    def stack(
+        self, x: Tensor, blocks: Any, pre_norm: bool, memory: Any = None, *, source: bool = False
+    ) -> Tensor:
         """The stream after all blocks."""
         for layer, parts in enumerate(blocks):
 
             def visit(
-                site: str, tensor: Tensor, choices: Tensor | None = None, layer: int = layer, *, cross: bool = False
+                site: str,
+                tensor: Tensor,
+                choices: Tensor | None = None,
+                layer: int = layer,
+                *,
+                cross: bool = False,
             ) -> Tensor:
                 return self._visit(Place(site, layer, source, cross), tensor, choices)
 
@@ -87,7 +94,9 @@ class Plain:
                 inner = norm(x) if pre_norm else x
                 if isinstance(part, Attention):
                     cross = kind == "cross"
-                    added = attended(part, inner, memory if cross else inner, partial(visit, cross=cross))
+                    added = attended(
+                        part, inner, memory if cross else inner, partial(visit, cross=cross)
+                    )
                 else:
                     made = mixed(part, inner, visit) if isinstance(part, Mixture) else part(inner)
                     added = visit("ffn", made[0] if isinstance(made, tuple) else made)
@@ -107,21 +116,31 @@ def attended(part: Attention, x: Tensor, source: Any, visit: Callable[..., Tenso
     def heads(flat: Tensor) -> Tensor:
         return flat.unflatten(-1, (-1, part.head_dim)).transpose(1, 2)
 
-    q, k, v = part.turn(heads(part.query(x))), part.turn(heads(part.key(source))), heads(part.value(source))
-    q, k, v = visit("q", q), visit("k", k), visit("v", v)
+    q = part.turn(heads(part.query(x)))
+    k = part.turn(heads(part.key(source)))
+    v = heads(part.value(source))
+    q = visit("q", q)
+    k = visit("k", k)
+    v = visit("v", v)
     group = torch.arange(q.shape[1]) // (q.shape[1] // k.shape[1])
     scale = part.head_dim**-0.5 if part.scale is None else part.scale
     scores = scale * torch.einsum("bhqd,bhkd->bhqk", q, k[:, group])
     if part.key_weights is not None:
         scores = scores * part.key_weights[:, None, None]
     allowed = torch.tensor(True) if part.allowed is None else part.allowed
-    scores = visit("scores", scores.masked_fill(~allowed, -torch.inf)).masked_fill(~allowed, -torch.inf)
+    scores = visit("scores", scores.masked_fill(~allowed, -torch.inf)).masked_fill(
+        ~allowed, -torch.inf
+    )
     terms = scores.exp()
     total = terms.sum(-1)
     if part.sinks is not None:
         total = total + visit("sinks", part.sinks[:, None].expand(total.shape)).exp()
     weights = visit("weights", torch.where(total[..., None] > 0, terms / total[..., None], 0.0))
-    merged = visit("heads", torch.einsum("bhqk,bhkd->bhqd", weights, v[:, group])).transpose(1, 2).flatten(2)
+    merged = (
+        visit("heads", torch.einsum("bhqk,bhkd->bhqd", weights, v[:, group]))
+        .transpose(1, 2)
+        .flatten(2)
+    )
     return visit("attention", part.output(merged))
 
 
@@ -131,11 +150,15 @@ def mixed(part: Mixture, x: Tensor, visit: Callable[..., Tensor]) -> Tensor:
     best, choices = chances.topk(part.top_k, -1)
     made = torch.stack([expert(x) for expert in part.experts], 2)
     chosen = made.gather(2, choices[..., None].expand(*choices.shape, made.shape[-1]))
-    return torch.einsum("bpc,bpcd->bpd", best / best.sum(-1, keepdim=True), visit("experts", chosen, choices))
+    return torch.einsum(
+        "bpc,bpcd->bpd", best / best.sum(-1, keepdim=True), visit("experts", chosen, choices)
+    )
 
 
 def causal(length: int, window: int | None, real: Tensor | None = None) -> Tensor:
-    """[batch or 1, 1, query, key]: key at most as late as the query, within the window, and not padding."""
+    """[batch or 1, 1, query, key]: key at most as late as the query, within the window, and not
+    padding.
+    """
     at = torch.arange(length)
     allowed = at <= at[:, None]
     if window is not None:
@@ -148,7 +171,9 @@ def turning(cos: Tensor, sin: Tensor, interleaved: bool = False) -> Callable[[Te
 
     def turn(x: Tensor) -> Tensor:
         half = x.shape[-1] // 2
-        first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
+        first, second = (
+            (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
+        )
         pair = first * cos - second * sin, second * cos + first * sin
         return torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
 
@@ -158,7 +183,9 @@ def turning(cos: Tensor, sin: Tensor, interleaved: bool = False) -> Callable[[Te
 def own_attention(module: Any, **more: Any) -> Attention:
     """Of a GroupedQueryAttention."""
     maps = module.query, module.key, module.value, module.output
-    return Attention(*maps, module.head_dim, sinks=module.sinks, key_weights=module.key_weights, **more)
+    return Attention(
+        *maps, module.head_dim, sinks=module.sinks, key_weights=module.key_weights, **more
+    )
 
 
 def own_ffn(module: Any) -> Any:
@@ -170,7 +197,8 @@ def own_ffn(module: Any) -> Any:
     def expert(number: int) -> Callable[[Tensor], Tensor]:
         def compute(x: Tensor) -> Tensor:
             flat = x.flatten(0, -2)
-            once, index = flat.new_ones(len(flat), 1), torch.full((len(flat), 1), number)
+            once = flat.new_ones(len(flat), 1)
+            index = torch.full((len(flat), 1), number)
             return dense.mix(flat, once, index).view(x.shape)
 
         return compute
@@ -181,7 +209,8 @@ def own_ffn(module: Any) -> Any:
 
 def decoder(model: Any, visit: Visit, tokens: Tensor, key_padding: Tensor | None = None) -> Tensor:
     """Of a Decoder."""
-    config, run = model.config, Plain(visit)
+    config = model.config
+    run = Plain(visit)
     turn = turning(*model.rotary.rotation(tokens.shape[1]), config.rope_layout == "interleaved")
     blocks = []
     for layer, block in enumerate(model.layers):
@@ -195,30 +224,51 @@ def decoder(model: Any, visit: Visit, tokens: Tensor, key_padding: Tensor | None
 
 def encoder(model: Any, visit: Visit, tokens: Tensor) -> Tensor:
     """Of an Encoder; the pooled vector where it has no classifier."""
-    config, run = model.config, Plain(visit)
+    config = model.config
+    run = Plain(visit)
     real = tokens != config.pad_id
     blocks = []
     for block in model.layers:
         attention = own_attention(block.attention, allowed=real[:, None, None])
-        blocks.append([Part("attention", block.attention_norm, attention), Part("ffn", block.ffn_norm, block.ffn)])
+        blocks.append(
+            [
+                Part("attention", block.attention_norm, attention),
+                Part("ffn", block.ffn_norm, block.ffn),
+            ]
+        )
     x = run.stack(first_input(model, model.layers[0], tokens), blocks, config.norm_first)
     x = x if model.final_norm is None else model.final_norm(x)
-    pools = {"cls": lambda row: row[0], "mean": lambda row: row.mean(0), "max": lambda row: row.amax(0)}
-    pooled = torch.stack([pools[config.pooling](row[kept]) for row, kept in zip(x, real, strict=True)])
+    pools = {
+        "cls": lambda row: row[0],
+        "mean": lambda row: row.mean(0),
+        "max": lambda row: row.amax(0),
+    }
+    pooled = torch.stack(
+        [pools[config.pooling](row[kept]) for row, kept in zip(x, real, strict=True)]
+    )
     return pooled if model.classifier is None else run.logits(model.classifier(pooled))
 
 
 def encoder_decoder(model: Any, visit: Visit, source: Tensor, target: Tensor) -> Tensor:
     """Of an EncoderDecoder."""
-    config, run = model.config, Plain(visit)
+    config = model.config
+    run = Plain(visit)
     read = (source if source.dim() == 2 else source.sum(-1)) != 0
     written = target != config.pad_id
-    first, second = [], []
+    first = []
+    second = []
     for block in model.encoder_layers:
         attention = own_attention(block.attention, allowed=read[:, None, None])
-        first.append([Part("attention", block.attention_norm, attention), Part("ffn", block.ffn_norm, block.ffn)])
+        first.append(
+            [
+                Part("attention", block.attention_norm, attention),
+                Part("ffn", block.ffn_norm, block.ffn),
+            ]
+        )
     for block in model.decoder_layers:
-        attention = own_attention(block.self_attention, allowed=causal(target.shape[1], None, written))
+        attention = own_attention(
+            block.self_attention, allowed=causal(target.shape[1], None, written)
+        )
         cross = own_attention(block.cross_attention, allowed=read[:, None, None])
         parts = (
             Part("attention", block.self_attention_norm, attention),
@@ -243,31 +293,45 @@ def single_head(model: Any, visit: Visit, seq: Tensor) -> Tensor:
     def here(site: str, tensor: Tensor) -> Tensor:
         return visit(Place(site, 0), tensor, None)
 
-    q, k, v = here("q", q), here("k", k), here("v", v)
+    q = here("q", q)
+    k = here("k", k)
+    v = here("v", v)
     scores = here("scores", q @ k.mT / width**0.5)
     total = scores.exp().sum(-1, keepdim=True)
     weights = here("weights", torch.where(total > 0, scores.exp() / total, 0.0))
     return here("attention", (weights @ v)[:, 0])
 
 
-def gpt2(model: Any, visit: Visit, tokens: Tensor, attention_mask: Tensor | None = None, **more: Any) -> Tensor:
+def gpt2(
+    model: Any, visit: Visit, tokens: Tensor, attention_mask: Tensor | None = None, **more: Any
+) -> Tensor:
     """Of transformers' GPT2LMHeadModel."""
-    body, run = model.transformer, Plain(visit)
+    body = model.transformer
+    run = Plain(visit)
     real = None if attention_mask is None else attention_mask.bool()
     blocks = []
     for block in body.h:
         part = block.attn
-        maps = [lambda x, part=part, third=third: part.c_attn(x).chunk(3, -1)[third] for third in range(3)]
+        maps = [
+            lambda x, part=part, third=third: part.c_attn(x).chunk(3, -1)[third]
+            for third in range(3)
+        ]
         allowed = causal(tokens.shape[1], None, real)
         attention = Attention(*maps, part.c_proj, part.head_dim, part.scaling, allowed=allowed)
-        blocks.append([Part("attention", block.ln_1, attention), Part("ffn", block.ln_2, block.mlp)])
+        blocks.append(
+            [Part("attention", block.ln_1, attention), Part("ffn", block.ln_2, block.mlp)]
+        )
     x = first_input(model, body.h[0], tokens, attention_mask=attention_mask, **more)
     return run.logits(model.lm_head(body.ln_f(run.stack(x, blocks, True))))
 
 
-def llama(model: Any, visit: Visit, tokens: Tensor, attention_mask: Tensor | None = None, **more: Any) -> Tensor:
+def llama(
+    model: Any, visit: Visit, tokens: Tensor, attention_mask: Tensor | None = None, **more: Any
+) -> Tensor:
     """Of transformers' Llama, Mistral, Qwen2, Mixtral and GptOss."""
-    body, run, config = model.model, Plain(visit), model.config
+    body = model.model
+    run = Plain(visit)
+    config = model.config
     real = None if attention_mask is None else attention_mask.bool()
     given = {"attention_mask": attention_mask, **more}
     cos, sin = first_arguments(model, body.layers[0], tokens, **given)[1]["position_embeddings"]
@@ -280,7 +344,8 @@ def llama(model: Any, visit: Visit, tokens: Tensor, attention_mask: Tensor | Non
         whole = kinds is not None and kinds[layer] == "full_attention"
         window = None if whole else getattr(config, "sliding_window", None)
         maps = part.q_proj, part.k_proj, part.v_proj, part.o_proj
-        allowed, sinks = causal(tokens.shape[1], window, real), getattr(part, "sinks", None)
+        allowed = causal(tokens.shape[1], window, real)
+        sinks = getattr(part, "sinks", None)
         attention = Attention(*maps, head_dim, turn=turn, allowed=allowed, sinks=sinks)
         ffn = Part("ffn", block.post_attention_layernorm, foreign_ffn(block.mlp))
         blocks.append([Part("attention", block.input_layernorm, attention), ffn])
@@ -301,7 +366,8 @@ def foreign_ffn(module: Any) -> Any:
 
     def gpt_oss_expert(x: Tensor, number: int) -> Tensor:
         inside = x @ experts.gate_up_proj[number] + experts.gate_up_proj_bias[number]
-        first, up = inside[..., 0::2].clamp(max=experts.limit), inside[..., 1::2].clamp(-experts.limit, experts.limit)
+        first = inside[..., 0::2].clamp(max=experts.limit)
+        up = inside[..., 1::2].clamp(-experts.limit, experts.limit)
         product = first * (experts.alpha * first).sigmoid() * (up + 1)
         return product @ experts.down_proj[number] + experts.down_proj_bias[number]
 
@@ -324,7 +390,9 @@ def bert(model: Any, visit: Visit, tokens: Tensor, attention_mask: Tensor | None
         part = block.attention.self
         maps = part.query, part.key, part.value, block.attention.output.dense
         attention = Attention(*maps, part.attention_head_size, allowed=allowed)
-        ffn = Part("ffn", block.output.LayerNorm, nn.Sequential(block.intermediate, block.output.dense))
+        ffn = Part(
+            "ffn", block.output.LayerNorm, nn.Sequential(block.intermediate, block.output.dense)
+        )
         blocks.append([Part("attention", block.attention.output.LayerNorm, attention), ffn])
     x = first_input(model, model.encoder.layer[0], tokens, attention_mask=attention_mask)
     return run.stack(x, blocks, False)
@@ -337,15 +405,23 @@ def first_input(model: nn.Module, block: nn.Module, *args: Any, **kwargs: Any) -
     return found
 
 
-def first_arguments(model: nn.Module, block: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], Any]:
+def first_arguments(
+    model: nn.Module, block: nn.Module, *args: Any, **kwargs: Any
+) -> tuple[tuple[Any, ...], Any]:
     found: list[tuple[tuple[Any, ...], Any]] = []
-    with block.register_forward_pre_hook(lambda _, given, named: found.append((given, named)), with_kwargs=True):
-        (model if getattr(model, "classifier", model) is not None else model.hidden)(*args, **kwargs)
+    with block.register_forward_pre_hook(
+        lambda _, given, named: found.append((given, named)), with_kwargs=True
+    ):
+        (model if getattr(model, "classifier", model) is not None else model.hidden)(
+            *args, **kwargs
+        )
     return found[0]
 
 
 @contextmanager
-def replaced(module: nn.Module, of_input: bool, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def replaced(
+    module: nn.Module, of_input: bool, function: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
     """A plain hook, which replaces a module's input or output."""
 
     def before(_: nn.Module, args: Any, kwargs: Any) -> Any:

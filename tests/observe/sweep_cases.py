@@ -1,7 +1,9 @@
-"""Random sweeps of random models, which carry adapters and hooks, within random edits; and whole runs with plain hooks.
+"""Random sweeps of random models, which carry adapters and hooks, within random edits; and whole
+runs with plain hooks.
 
-Each case is a seed. Hooks of the whole runs are torch's own, on modules that the model's hook points name; edits of
-queries, keys, values and the stream between attention and ffn are made by ``intervene`` there too.
+Each case is a seed. Hooks of the whole runs are torch's own, on modules that the model's hook
+points name; edits of queries, keys, values and the stream between attention and ffn are made by
+``intervene`` there too.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +25,17 @@ from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
 from glassformer.observe.sweep import Sweep, ablation_sweep, patch_sweep
 from small_models import decoder, encoder, encoder_decoder
-from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, mistral, mixtral, qwen2, transformers
+from transformers_models import (
+    WIDTHS,
+    exact,
+    gpt2,
+    gpt_oss,
+    llama,
+    mistral,
+    mixtral,
+    qwen2,
+    transformers,
+)
 
 
 def of_class(name: str, **changes: Any) -> Callable[[], nn.Module]:
@@ -31,7 +43,9 @@ def of_class(name: str, **changes: Any) -> Callable[[], nn.Module]:
 
     def made() -> nn.Module:
         sizes = {**WIDTHS, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0, **changes}
-        config = getattr(transformers, f"{name}{'Text' if name == 'Gemma3' else ''}Config")(vocab_size=50, **sizes)
+        config = getattr(transformers, f"{name}{'Text' if name == 'Gemma3' else ''}Config")(
+            vocab_size=50, **sizes
+        )
         model: nn.Module = getattr(transformers, f"{name}ForCausalLM")(config).eval()
         return model
 
@@ -74,7 +88,8 @@ class Lora(nn.Module):
     def __init__(self, base: nn.Module, width: int, out: int) -> None:
         super().__init__()
         self.base = base
-        self.a, self.b = nn.Parameter(torch.randn(width, 2) / 4), nn.Parameter(torch.randn(2, out) / 4)
+        self.a = nn.Parameter(torch.randn(width, 2) / 4)
+        self.b = nn.Parameter(torch.randn(2, out) / 4)
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.base(x) + x @ self.a.to(x.dtype) @ self.b.to(x.dtype)
@@ -146,12 +161,26 @@ def drawn(seed: int) -> Case:
     if not kind.startswith(OURS):
         if not rounded and kind != "gpt-neox":
             exact(model)
-        # Elsewhere eager attention has a softmax in float32, in which float64's lowest number is -inf: NaN in padding.
-        either = "eager" if kind == "gpt-oss" else chance.choice(["sdpa", "eager"]) if kind == "gpt2" else "sdpa"
+        # Elsewhere eager attention has a softmax in float32, in which float64's lowest number is
+        # -inf: NaN in padding.
+        either = (
+            "eager"
+            if kind == "gpt-oss"
+            else chance.choice(["sdpa", "eager"])
+            if kind == "gpt2"
+            else "sdpa"
+        )
         model.set_attn_implementation("eager" if kind == "gemma2" else either)
-    near = 1e-3 if kind == "gpt-oss" else 1e-5 if rounded or kind in ("mixtral", "mistral", "llama", "qwen2") else 1e-9
+    near = (
+        1e-3
+        if kind == "gpt-oss"
+        else 1e-5
+        if rounded or kind in ("mixtral", "mistral", "llama", "qwen2")
+        else 1e-9
+    )
     told = [kind]
-    rows, length = chance.randint(1, 3), chance.randint(3, 6)
+    rows = chance.randint(1, 3)
+    length = chance.randint(3, 6)
     clean, corrupted = _texts(chance, kind, rows, length, told)
     case = Case(kind, model, clean, corrupted, told, near=near)
     _carry(chance, case)
@@ -163,13 +192,17 @@ def drawn(seed: int) -> Case:
     return case
 
 
-def _texts(chance: Random, kind: str, rows: int, length: int, told: list[str]) -> tuple[dict[str, Tensor], ...]:
+def _texts(
+    chance: Random, kind: str, rows: int, length: int, told: list[str]
+) -> tuple[dict[str, Tensor], ...]:
     """Two batches that differ at one position, some of them padded on the left."""
     clean = torch.randint(2, 20, (rows, length))
     corrupted = clean.clone()
     corrupted[:, chance.randrange(length)] = 1
     if "encoder-decoder" in kind:
-        return tuple({"source": tokens, "target": tokens[:, :5].clone()} for tokens in (clean, corrupted))
+        return tuple(
+            {"source": tokens, "target": tokens[:, :5].clone()} for tokens in (clean, corrupted)
+        )
     name = "tokens" if kind.startswith(OURS) else "input_ids"
     masks: dict[str, Tensor] = {}
     if "encoder" not in kind and kind != "gemma2" and chance.random() < 0.4:
@@ -188,7 +221,8 @@ def _carry(chance: Random, case: Case) -> None:
     names = {id(module): name for name, module in case.model.named_modules()}
     for point in points:
         if point.role == "attention" and point.out_proj is not None and chance.random() < 0.15:
-            name, merged = names.get(id(point.out_proj)), point.out_proj
+            name = names.get(id(point.out_proj))
+            merged = point.out_proj
             if name is None or getattr(merged, "weight", None) is None:
                 continue
             sort = chance.choice(["lora", "quantised", "curved"])
@@ -197,13 +231,17 @@ def _carry(chance: Random, case: Case) -> None:
     case.model.to(next(case.model.parameters()).dtype)
     case.model.eval()
     for _ in range(chance.choice([0, 0, 0, 1, 2])):
-        point = chance.choice([each for each in find_hook_points(case.model) if each.role != "embedding"])
+        point = chance.choice(
+            [each for each in find_hook_points(case.model) if each.role != "embedding"]
+        )
         parts = (point.module, getattr(point, "out_proj", None), getattr(point, "between", None))
         module = chance.choice([each for each in parts if each is not None])
         sort = chance.choice(["add", "scale", "position", "row", "input"])
         case.told.append(f"hook {sort} at {names.get(id(module), type(module).__name__)}")
         if sort == "input":
-            module.register_forward_pre_hook(lambda _, args: (args[0] * 1.3, *args[1:]) if args else None)
+            module.register_forward_pre_hook(
+                lambda _, args: (args[0] * 1.3, *args[1:]) if args else None
+            )
         else:
             module.register_forward_hook(_hook(sort))
 
@@ -232,7 +270,9 @@ def place_of(point: HookPoint, site: str) -> tuple[nn.Module | None, bool]:
 
 
 def _edit(chance: Random, case: Case, rows: int, length: int) -> None:
-    """Edits of outer blocks, each also as a function of the whole tensor where the site is one of the stream."""
+    """Edits of outer blocks, each also as a function of the whole tensor where the site is one of
+    the stream.
+    """
     points = find_hook_points(case.model)
     width = min(length, 5)
     for _ in range(chance.randint(1, 3)):
@@ -250,9 +290,15 @@ def _edit(chance: Random, case: Case, rows: int, length: int) -> None:
         where: dict[str, Any] = {"modules": [point.name]}
         examples = chance.choice([None, None, 0, rows - 1])
         queries = chance.choice([None, None, 0, -1, (width - 1, 0), 1])
-        queries = None if site == "logits" and case.kind in ("encoder", "pre-norm encoder") else queries
+        queries = (
+            None if site == "logits" and case.kind in ("encoder", "pre-norm encoder") else queries
+        )
         heads = chance.choice([None, 0, (1, 0)]) if site == "heads" and point.heads > 1 else None
-        selected = {"examples": examples, "queries": None if site == "k" else queries, "heads": heads}
+        selected = {
+            "examples": examples,
+            "queries": None if site == "k" else queries,
+            "heads": heads,
+        }
         where.update({name: each for name, each in selected.items() if each is not None})
         number = chance.choice([0.0, 0.5, 1.7])
         sort = chance.choice(["zero", "scale", "add", "put", "sine", "text"])
@@ -264,13 +310,22 @@ def _edit(chance: Random, case: Case, rows: int, length: int) -> None:
             case.plain.append((site, point, lambda values: values))
             continue
         # A value for each text, which a copy must not mix up.
-        each = torch.arange(1 if examples is not None else rows).to(next(case.model.parameters()).dtype) / 3 + 0.1
+        each = (
+            torch.arange(1 if examples is not None else rows).to(
+                next(case.model.parameters()).dtype
+            )
+            / 3
+            + 0.1
+        )
         each = each.view(-1, *((1, 1, 1) if site in ("heads", "k", "q") else (1, 1)))
         edit, function = {
             "zero": (zero(site, **where), torch.zeros_like),
             "scale": (scale(site, number, **where), lambda values, number=number: values * number),
             "add": (add(site, number, **where), lambda values, number=number: values + number),
-            "put": (put(site, number, **where), lambda values, number=number: torch.full_like(values, number)),
+            "put": (
+                put(site, number, **where),
+                lambda values, number=number: torch.full_like(values, number),
+            ),
             "sine": (change(site, torch.sin, **where), torch.sin),
             "text": (put(site, each, **where), lambda values, each=each: each.expand(values.shape)),
         }[sort]
@@ -285,7 +340,9 @@ def _at(site: str, point: HookPoint, examples: Any, queries: Any, heads: Any, fu
         return resolved(slice(None) if given is None else given, size)
 
     def changed(values: Tensor) -> Tensor:
-        split = values.unflatten(-1, (point.heads, -1)).transpose(1, 2) if site == "heads" else values
+        split = (
+            values.unflatten(-1, (point.heads, -1)).transpose(1, 2) if site == "heads" else values
+        )
         lists = [several(examples, len(split))]
         lists += [several(heads, point.heads)] if site == "heads" else []
         lists += [several(queries, split.shape[len(lists)])]
@@ -334,10 +391,23 @@ def check(seed: int) -> tuple[str, str]:
 
 def _compare(chance: Random, case: Case) -> list[str]:
     rows, length = next(iter(case.clean.values())).shape[:2]
-    sites = ["residual_before", "residual_between", "residual", "attention", "ffn", "heads", "heads", "q", "k", "v"]
+    sites = [
+        "residual_before",
+        "residual_between",
+        "residual",
+        "attention",
+        "ffn",
+        "heads",
+        "heads",
+        "q",
+        "k",
+        "v",
+    ]
     site: Any = chance.choice([*sites, "attention_input", "ffn_input"])
     kind = chance.choice(["patch", "zero", "position", "all"])
-    classes = torch.randint(0, 2, (2,), generator=torch.Generator().manual_seed(chance.randint(0, 99)))
+    classes = torch.randint(
+        0, 2, (2,), generator=torch.Generator().manual_seed(chance.randint(0, 99))
+    )
     read = chance.choice([-1, -1, 0, (1, 0)])
     if "encoder" in case.kind and "decoder" not in case.kind:
         read = -1
@@ -345,16 +415,26 @@ def _compare(chance: Random, case: Case) -> list[str]:
         read = -1
 
     def metric(logits: Tensor) -> Tensor:
-        return (logits[:, :, classes[0]] - 2 * logits[:, :, classes[1]]).tanh().sum(1) + logits[:, 0, 1]
+        return (logits[:, :, classes[0]] - 2 * logits[:, :, classes[1]]).tanh().sum(1) + logits[
+            :, 0, 1
+        ]
 
     def measured(logits: Tensor) -> Tensor:
         places = [each % logits.shape[1] for each in (read if isinstance(read, tuple) else (read,))]
         return metric(logits[:, places])
 
-    options: dict[str, Any] = {"site": site, "logits": read, "batch_size": chance.choice([1, rows, 4, 64])}
+    options: dict[str, Any] = {
+        "site": site,
+        "logits": read,
+        "batch_size": chance.choice([1, rows, 4, 64]),
+    }
     axis = "head" if site in ("heads", "q", "k", "v") else "position"
     if chance.random() < 0.3:
-        options["by"] = ("layer",) if axis == "position" or chance.random() < 0.3 else ("layer", "head", "position")
+        options["by"] = (
+            ("layer",)
+            if axis == "position" or chance.random() < 0.3
+            else ("layer", "head", "position")
+        )
     case.told.append(f"{kind} {options} {rows}x{length}")
     reference = {name: each.flip(0) for name, each in case.corrupted.items()}
     found: Sweep
@@ -366,9 +446,15 @@ def _compare(chance: Random, case: Case) -> list[str]:
             found = ablation_sweep(case.model, case.corrupted, metric, **options, **average)
     case.model.eval()
     plainly = chance.random() < 0.7
-    theirs = None if kind == "zero" else _values(case, case.clean if kind == "patch" else reference, site)
+    theirs = (
+        None
+        if kind == "zero"
+        else _values(case, case.clean if kind == "patch" else reference, site)
+    )
     differences = []
-    everything = torch.cartesian_prod(*(torch.arange(size) for size in found.values.shape)).view(-1, found.values.dim())
+    everything = torch.cartesian_prod(*(torch.arange(size) for size in found.values.shape)).view(
+        -1, found.values.dim()
+    )
     for cell in chance.sample(everything.tolist(), min(4, len(everything))):
         point = _point(case, site, found.layers[cell[0]])
         where = dict(zip(found.axes[1:], cell[1:], strict=True))
@@ -381,14 +467,20 @@ def _compare(chance: Random, case: Case) -> list[str]:
         near = case.near * max(1.0, float(expected.abs().max()))
         error = float((value - expected).abs().max())
         if not error <= near:
-            differences.append(f"{found.axes} {cell}: {error:.3g} of {[round(float(x), 4) for x in expected]}")
+            differences.append(
+                f"{found.axes} {cell}: {error:.3g} of {[round(float(x), 4) for x in expected]}"
+            )
     if not differences and not case.edits and not case.kind.startswith(("encoder", "pre-norm")):
         differences += _readings(case)
     return differences
 
 
 def _point(case: Case, site: str, layer: int) -> HookPoint:
-    points = [each for each in find_hook_points(case.model) if each.role == ROLES[site] and each.layer == layer]
+    points = [
+        each
+        for each in find_hook_points(case.model)
+        if each.role == ROLES[site] and each.layer == layer
+    ]
     return next(each for each in points if not each.source and not each.cross)
 
 
@@ -399,7 +491,9 @@ def _values(case: Case, texts: Mapping[str, Tensor], site: str) -> dict[str, Ten
     return seen.last(site)
 
 
-def _single(case: Case, site: str, point: HookPoint, where: Mapping[str, int], new: Tensor | None) -> Tensor:
+def _single(
+    case: Case, site: str, point: HookPoint, where: Mapping[str, int], new: Tensor | None
+) -> Tensor:
     """The logits of a whole run of the corrupted texts with one place changed."""
     inner: dict[str, Any] = {}
     if "head" in where:
@@ -431,12 +525,23 @@ def _single(case: Case, site: str, point: HookPoint, where: Mapping[str, int], n
 
 def _readings(case: Case) -> list[str]:
     """What is wrong with the lens and with direct logits, where they do not refuse."""
-    found, given = [], case.clean
+    found = []
+    given = case.clean
     logits = run(case, given)
     for name, look in (
         ("lens", lambda: logit_lens(case.model, given)[-1] - logits),
-        ("total", lambda: direct_logits(case.model, given, 3, 1).total - logits[:, -1, 3] + logits[:, -1, 1]),
-        ("sum", lambda: (lambda each: each.values.sum(0) - each.total)(direct_logits(case.model, given, 3, 1))),
+        (
+            "total",
+            lambda: (
+                direct_logits(case.model, given, 3, 1).total - logits[:, -1, 3] + logits[:, -1, 1]
+            ),
+        ),
+        (
+            "sum",
+            lambda: (lambda each: each.values.sum(0) - each.total)(
+                direct_logits(case.model, given, 3, 1)
+            ),
+        ),
     ):
         try:
             error = float(look().abs().max())

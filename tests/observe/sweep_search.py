@@ -1,6 +1,8 @@
-"""Random places of sweeps of all sites against single runs, on models whose norms amplify what rounding leaves.
+"""Random places of sweeps of all sites against single runs, on models whose norms amplify what
+rounding leaves.
 
-``python tests/observe/sweep_search.py 3000`` searches as many places, in about a quarter of an hour on two cores.
+``python tests/observe/sweep_search.py 3000`` searches as many places, in about a quarter of an hour
+on two cores.
 """
 
 import sys
@@ -28,22 +30,32 @@ CONFIGURATIONS: dict[str, Callable[[], nn.Module]] = {
     "own layer norms": lambda: decoder(num_layers=3, norm="layer"),
     "own layer norms after": lambda: decoder(num_layers=3, norm="layer", norm_place="after"),
     "own norms after alone": lambda: decoder(num_layers=3, norm_place="after", num_kv_heads=1),
-    "own layer norms, both": lambda: decoder(num_layers=2, norm="layer", norm_place="both", window=3),
-    "own parallel layer norms": lambda: decoder(num_layers=3, norm="layer", parallel=True, num_kv_heads=2),
+    "own layer norms, both": lambda: decoder(
+        num_layers=2, norm="layer", norm_place="both", window=3
+    ),
+    "own parallel layer norms": lambda: decoder(
+        num_layers=3, norm="layer", parallel=True, num_kv_heads=2
+    ),
     "own attention only": lambda: decoder(num_layers=3, ff_dim=0),
-    "own with caps": lambda: decoder(num_layers=3, attention_cap=5.0, logit_cap=20.0, norm_place="both"),
+    "own with caps": lambda: decoder(
+        num_layers=3, attention_cap=5.0, logit_cap=20.0, norm_place="both"
+    ),
     "own with norms of queries": lambda: decoder(num_layers=3, qk_norm="head", num_kv_heads=2),
     "own multi-query window": lambda: decoder(num_layers=3, num_kv_heads=1, window=2, sinks=True),
     "own experts after": lambda: decoder(num_layers=2, num_experts=4, top_k=2, norm_place="both"),
     "own one expert": lambda: decoder(num_layers=2, num_experts=3, top_k=1, ff_bias=True),
     "own packed experts": lambda: packed(num_layers=2, num_kv_heads=2, window=3, sinks=True),
     "encoder of the first token": lambda: encoder(pooling="cls"),
-    "pre-norm encoder of the first token": lambda: encoder(norm_first=True, final_norm=True, pooling="cls"),
+    "pre-norm encoder of the first token": lambda: encoder(
+        norm_first=True, final_norm=True, pooling="cls"
+    ),
     "opt": of_class("OPT", num_key_value_heads=4, ffn_dim=48, word_embed_proj_dim=32),
     "starcoder2": of_class("Starcoder2"),
     "stablelm": of_class("StableLm"),
 }
-"""40 models: families of norms, windows, groups, sinks, experts, parallel blocks, encoders, two stacks."""
+"""40 models: families of norms, windows, groups, sinks, experts, parallel blocks, encoders, two
+stacks.
+"""
 
 _NARROW = ("gpt-oss", "own packed experts", "mixtral")
 _OWN = (*OURS, "encoder")
@@ -58,7 +70,9 @@ class Deviation(NamedTuple):
 
 
 def model_of(name: str, chance: Random) -> nn.Module:
-    """A model of a configuration, one of whose parts is far louder than the others, or all are quiet."""
+    """A model of a configuration, one of whose parts is far louder than the others, or all are
+    quiet.
+    """
     torch.manual_seed(chance.randrange(2**31))
     model: Any = CONFIGURATIONS[name]().eval()
     for weight in model.parameters():
@@ -70,7 +84,9 @@ def model_of(name: str, chance: Random) -> nn.Module:
     points = find_hook_points(model)
     loud = chance.choice([None, "ffn", "out_proj", "embedding", "quiet"])
     if loud in ("ffn", "out_proj"):
-        point = chance.choice([each for each in points if each.role == ("ffn" if loud == "ffn" else "attention")])
+        point = chance.choice(
+            [each for each in points if each.role == ("ffn" if loud == "ffn" else "attention")]
+        )
         part = point.reads if loud == "ffn" else point.out_proj
         for weight in () if part is None else part.parameters():
             weight.mul_(1e4)
@@ -89,15 +105,24 @@ def model_of(name: str, chance: Random) -> nn.Module:
 
 @torch.no_grad()
 def search(name: str, seed: int, places: int) -> tuple[list[Deviation], Counter[str]]:
-    """Random places of every site of a configuration, until there are as many; and what was refused."""
+    """Random places of every site of a configuration, until there are as many; and what was
+    refused.
+    """
     chance = Random(f"{name} {seed}")
     found: list[Deviation] = []
     refused: Counter[str] = Counter()
     for _ in range(20 * places):
-        model, site = model_of(name, chance), chance.choice(SWEPT)
+        model = model_of(name, chance)
+        site = chance.choice(SWEPT)
         clean, corrupted, parts = texts_of(name, chance)
-        options: dict[str, Any] = {"site": site, "part": chance.choice(parts), "batch_size": chance.choice([2, 8, 128])}
-        axes = [axis for axis in ("head", "expert", "neuron", "position") if axis in sweepable(site)]
+        options: dict[str, Any] = {
+            "site": site,
+            "part": chance.choice(parts),
+            "batch_size": chance.choice([2, 8, 128]),
+        }
+        axes = [
+            axis for axis in ("head", "expert", "neuron", "position") if axis in sweepable(site)
+        ]
         some = [axis for axis in axes if chance.random() < 0.5]
         options["by"] = ("layer", *some)
         try:
@@ -118,7 +143,8 @@ def sweepable(site: str) -> tuple[str, ...]:
 
 def texts_of(name: str, chance: Random) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Any]]:
     """Two batches that differ at one position, and the parts of the model that can be swept."""
-    rows, length = chance.randint(1, 2), chance.randint(2, 5)
+    rows = chance.randint(1, 2)
+    length = chance.randint(2, 5)
     clean = torch.randint(2, 20, (rows, length))
     corrupted = clean.clone()
     corrupted[:, chance.randrange(length)] = 1
@@ -138,8 +164,11 @@ def compared(
     count: int,
 ) -> list[Deviation]:
     """Some places of a sweep beside their single runs."""
-    site, part = options["site"], options["part"]
-    kind = chance.choice(["zero", "zero", "patch", "position", "all"]) if site != "experts" else "zero"
+    site = options["site"]
+    part = options["part"]
+    kind = (
+        chance.choice(["zero", "zero", "patch", "position", "all"]) if site != "experts" else "zero"
+    )
     chosen = chance.randrange(2)
 
     def metric(logits: Tensor) -> Tensor:
@@ -174,7 +203,9 @@ def compared(
             places |= {"experts": where["expert"]} if "expert" in where else {}
             edit = zero(site, modules=[point.name], **places)
         else:
-            edit = change(site, written(site, where, new.get(point.name), kind), modules=[point.name])
+            edit = change(
+                site, written(site, where, new.get(point.name), kind), modules=[point.name]
+            )
         try:
             with intervene(model, edit):
                 logits = run(model, corrupted)
@@ -183,13 +214,17 @@ def compared(
                 raise
             logits = run(model, corrupted)
         error = (sweep.by_text[cell] - metric(logits)).abs().max()
-        told = f"{type(model).__name__} {next(model.parameters()).dtype} {kind} {dict(options)} {cell}"
+        told = (
+            f"{type(model).__name__} {next(model.parameters()).dtype} {kind} {dict(options)} {cell}"
+        )
         share = 0.0 if error == 0 else float(error / logits.abs().max())
         found.append(Deviation(told, share, near))
     return found
 
 
-def written(site: str, where: Mapping[str, int], new: Tensor | None, kind: str) -> Callable[[Tensor], Tensor]:
+def written(
+    site: str, where: Mapping[str, int], new: Tensor | None, kind: str
+) -> Callable[[Tensor], Tensor]:
     """The change of one place, as a function of the whole tensor of the site."""
     names = [{"query": "position", "key": "position"}.get(axis, axis) for axis in AXES[site]]
     index = tuple(where.get(name, slice(None)) for name in names)
@@ -222,14 +257,20 @@ def main(places: int, seed: int) -> None:
         here, refused = search(name, seed, -(-places // len(CONFIGURATIONS)))
         wrong = [each for each in here if not each.share <= each.allowed]
         largest = max((each.share for each in here), default=0.0)
-        print(f"{name}: {len(here)} places, largest {largest:.1e}, {len(wrong)} wrong, refused {refused.total()}")
+        print(
+            f"{name}: {len(here)} places, largest {largest:.1e}, {len(wrong)} wrong, refused "
+            f"{refused.total()}"
+        )
         for each in wrong[:5]:
             print("   ", each)
         found += here
         sys.stdout.flush()
     print(f"{len(found)} places, {sum(not each.share <= each.allowed for each in found)} wrong")
     for near in (1e-6, 1e-4):
-        print(f"largest where {near:.0e} is allowed: {max(each.share for each in found if each.allowed == near):.1e}")
+        print(
+            f"largest where {near:.0e} is allowed: "
+            f"{max(each.share for each in found if each.allowed == near):.1e}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Measures of attention: against scipy's, in half precision, with positions of their own and without weight."""
+"""Measures of attention: against scipy's, in half precision, with positions of their own and
+without weight.
+"""
 
 import math
 
@@ -11,7 +13,9 @@ from scipy.spatial.distance import jensenshannon
 from glassformer.observe.attention_measures import distances, divergence, entropy
 
 
-def random_weights(seed: int, heads: int, queries: int, keys: int, causal: bool, sink: bool) -> np.ndarray:
+def random_weights(
+    seed: int, heads: int, queries: int, keys: int, causal: bool, sink: bool
+) -> np.ndarray:
     """Softmax weights of random scores, where asked for without what lies ahead, or with a sink."""
     rng = np.random.default_rng(seed)
     scores = rng.normal(0, 3, (heads, queries, keys + 1))
@@ -23,8 +27,12 @@ def random_weights(seed: int, heads: int, queries: int, keys: int, causal: bool,
     return (powers / powers.sum(-1, keepdims=True))[..., :keys]
 
 
-@given(seed=st.integers(0, 10_000), queries=st.integers(1, 6), causal=st.booleans(), sink=st.booleans())
-def test_entropy_and_distance_of_weights_that_sum_to_1(seed: int, queries: int, causal: bool, sink: bool) -> None:
+@given(
+    seed=st.integers(0, 10_000), queries=st.integers(1, 6), causal=st.booleans(), sink=st.booleans()
+)
+def test_entropy_and_distance_of_weights_that_sum_to_1(
+    seed: int, queries: int, causal: bool, sink: bool
+) -> None:
     weights = random_weights(seed, 3, queries, queries, causal, sink)
     np.testing.assert_allclose(entropy(weights), stats.entropy(weights, axis=-1), rtol=0, atol=1e-9)
     apart = np.abs(np.arange(queries) - np.arange(queries)[:, None])
@@ -63,5 +71,7 @@ def test_the_divergence_is_jensens_and_shannons(seed: int, keys: int, sink: bool
     found = divergence(*pairs)
     np.testing.assert_array_equal(found[[0, 4, 8]], 0)
     np.testing.assert_array_equal(found, divergence(*pairs[::-1]))
-    expected = np.nan_to_num(jensenshannon(*pairs, axis=-1)) ** 2  # rounding may take the root of less than 0
+    expected = (
+        np.nan_to_num(jensenshannon(*pairs, axis=-1)) ** 2
+    )  # rounding may take the root of less than 0
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)

@@ -43,11 +43,15 @@ def metric(logits: Tensor) -> Tensor:
 def model_of(name: str) -> Any:
     torch.manual_seed(0)
     model = MODELS[name]().eval()
-    return model if name == "gpt-oss" else model.double()  # whose experts have no kernel for float64
+    return (
+        model if name == "gpt-oss" else model.double()
+    )  # whose experts have no kernel for float64
 
 
 def sites(name: str) -> list[str]:
-    """The sites of a model: a mixture has experts and no neurons, a network of one kind the other way round."""
+    """The sites of a model: a mixture has experts and no neurons, a network of one kind the other
+    way round.
+    """
     return [site for site in SWEPT if site != ("neurons" if name == "experts" else "experts")]
 
 
@@ -70,7 +74,12 @@ def test_what_is_cut_off_has_no_effect(name: str, cut: str) -> None:
 
 def cut_off(cut: str, effects: Tensor) -> Tensor:
     """The places before an edit that writes all of what follows."""
-    last = {"a zeroed stream": 1, "a stream of a number": 0, "a scaled stream": 0, "logits of a number": 2}.get(cut, -1)
+    last = {
+        "a zeroed stream": 1,
+        "a stream of a number": 0,
+        "a scaled stream": 0,
+        "logits of a number": 2,
+    }.get(cut, -1)
     layers = torch.arange(len(effects)).view(-1, *[1] * (effects.dim() - 1))
     return (layers <= last).expand(effects.shape)
 
@@ -87,13 +96,20 @@ def cut_off(cut: str, effects: Tensor) -> Tensor:
     ],
     ids=["argmax", "a comparison", "detached", "a number", "another leaf"],
 )
-def test_a_metric_without_a_gradient_is_refused(name: str, flat: Callable[[Tensor], Tensor]) -> None:
+def test_a_metric_without_a_gradient_is_refused(
+    name: str, flat: Callable[[Tensor], Tensor]
+) -> None:
     model = model_of(name)
     for within in ((), (zero("heads", layers=0),)):
         for clean in (None, OTHER):
-            with refused("a metric without a gradient", fix="patch_sweep"), intervene(model, *within):
+            with (
+                refused("a metric without a gradient", fix="patch_sweep"),
+                intervene(model, *within),
+            ):
                 attribution_sweep(model, clean, TOKENS, flat)
-    assert ablation_sweep(model, TOKENS, flat).effects.shape[0] == len(ablation_sweep(model, TOKENS, metric).effects)
+    assert ablation_sweep(model, TOKENS, flat).effects.shape[0] == len(
+        ablation_sweep(model, TOKENS, metric).effects
+    )
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from glassformer.generation import generate
 from glassformer.layers import attention
 from glassformer.layers.opened import entries
-from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
+from glassformer.models import (
+    Decoder,
+    DecoderConfig,
+    Encoder,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+)
 from glassformer.observe.capture import capture
 from glassformer.observe.captured import Captured, Record
 from glassformer.observe.edits import zero
@@ -21,7 +28,11 @@ from processes import printed
 from refusals import refused
 from small_models import learned
 
-NAMES = ("encoder_layers.0.attention", "decoder_layers.0.self_attention", "decoder_layers.0.cross_attention")
+NAMES = (
+    "encoder_layers.0.attention",
+    "decoder_layers.0.self_attention",
+    "decoder_layers.0.cross_attention",
+)
 
 
 def lookup_model(**changes: float) -> EncoderDecoder:
@@ -33,7 +44,8 @@ def decoder() -> Decoder:
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    source, target = torch.randint(1, 12, (3, 6)), torch.randint(1, 12, (3, 4))
+    source = torch.randint(1, 12, (3, 6))
+    target = torch.randint(1, 12, (3, 4))
     source[1, 4:], source[2] = 0, 0
     return source, target
 
@@ -47,10 +59,15 @@ def test_outputs_gradients_and_random_numbers_are_bit_identical(grad: str, train
     texts = torch.randint(1, 20, (2, 9))
     texts[1, 6:] = 0
     source, target = batch()
-    kept: dict[str, Any] = {"what": ("weights", "scores", "q", "k", "v", "residual", "ffn"), "retain_grad": True}
+    kept: dict[str, Any] = {
+        "what": ("weights", "scores", "q", "k", "v", "residual", "ffn"),
+        "retain_grad": True,
+    }
     dropout: dict[str, Any] = {"dropout" if grad == "kept" else "attention_dropout": 0.3}
     encoder = Encoder(EncoderConfig(20, 2, 16, 24, 2, num_classes=3, **dropout))
-    context = {"inference": torch.inference_mode, "no_grad": torch.no_grad}.get(grad, torch.enable_grad)
+    context = {"inference": torch.inference_mode, "no_grad": torch.no_grad}.get(
+        grad, torch.enable_grad
+    )
     for model, run in (
         (lookup_model(dropout=0.3), lambda model: model(source, target)),
         (encoder, lambda model: model(texts)),
@@ -66,7 +83,9 @@ def test_outputs_gradients_and_random_numbers_are_bit_identical(grad: str, train
             gradients = []
             if grad in ("grad", "kept"):
                 logits.square().sum().backward()
-                gradients = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+                gradients = [
+                    weight.grad.clone() for weight in model.parameters() if weight.grad is not None
+                ]
                 assert gradients
             results.append([logits, torch.rand(3), *gradients])
         assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
@@ -83,7 +102,8 @@ def test_generation_is_the_same() -> None:
 
 def attached(model: nn.Module) -> int:
     hooks = sum(
-        len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._forward_hooks_always_called) for m in model.modules()
+        len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._forward_hooks_always_called)
+        for m in model.modules()
     )
     return hooks + len(entries(attention.Watching))
 
@@ -91,7 +111,9 @@ def attached(model: nn.Module) -> int:
 def test_nothing_stays_attached_whatever_happens() -> None:
     model, (source, target) = lookup_model(), batch()
     with capture(model) as outer:
-        assert attached(model) == 2 * (3 + 2) + 1  # the attentions and the blocks around them, and one watcher
+        assert (
+            attached(model) == 2 * (3 + 2) + 1
+        )  # the attentions and the blocks around them, and one watcher
         with refused("source tokens"), capture(model):
             model(source + 12, target)
         failing = model.get_submodule(NAMES[2]).output.register_forward_pre_hook(fail)
@@ -100,7 +122,9 @@ def test_nothing_stays_attached_whatever_happens() -> None:
         with capture(model, [NAMES[0]]) as inner:
             model(source, target)
     assert attached(model) == 0
-    assert {name: len(calls) for name, calls in outer.of("weights").items()} == dict.fromkeys(NAMES, 2)
+    assert {name: len(calls) for name, calls in outer.of("weights").items()} == dict.fromkeys(
+        NAMES, 2
+    )
     assert list(inner.weights) == [NAMES[0]]
     assert torch.equal(inner.weights[NAMES[0]], outer.weights[NAMES[0]])
     model(source, target)
@@ -113,11 +137,15 @@ def fail(*_: object) -> None:
 
 @torch.no_grad()
 def test_an_attention_that_has_raised_records_no_other() -> None:
-    model, tokens = decoder(), torch.randint(50, (1, 5))
+    model = decoder()
+    tokens = torch.randint(50, (1, 5))
     with capture(model, layers=1) as expected:
         model(tokens)
     with capture(model, layers=1) as seen:
-        with model.layers[1].attention.output.register_forward_pre_hook(fail), pytest.raises(RuntimeError):
+        with (
+            model.layers[1].attention.output.register_forward_pre_hook(fail),
+            pytest.raises(RuntimeError),
+        ):
             model(tokens)
         model(tokens)
     assert len(seen.records) == 2
@@ -142,12 +170,15 @@ def test_a_hook_that_fails_before_leaves_no_trace() -> None:
             model(source, target)
         handle.remove()
         model(source, target)
-    assert {name: len(calls) for name, calls in seen.of("weights").items()} == dict(zip(NAMES, (2, 1, 1), strict=True))
+    assert {name: len(calls) for name, calls in seen.of("weights").items()} == dict(
+        zip(NAMES, (2, 1, 1), strict=True)
+    )
     assert attached(model) == 0
 
 
 def test_threads_that_watch_the_same_model_see_their_own_calls() -> None:
-    model, texts = decoder(), [torch.randint(20, (1, length)) for length in (3, 5, 8, 9)]
+    model = decoder()
+    texts = [torch.randint(20, (1, length)) for length in (3, 5, 8, 9)]
 
     def look(text: Tensor) -> list[Tensor]:
         with torch.no_grad(), capture(model, layers=1) as seen:
@@ -211,12 +242,23 @@ def test_what_is_compiled_runs_uncompiled_and_is_seen() -> None:
 
 
 def record(**changes: object) -> Record:
-    usual = Record("weights", "layers.0.attention", 0, 0, torch.rand(2, 2, 3, 4), (0, 3), (1, 2, 4), range(1, 5))
+    usual = Record(
+        "weights",
+        "layers.0.attention",
+        0,
+        0,
+        torch.rand(2, 2, 3, 4),
+        (0, 3),
+        (1, 2, 4),
+        range(1, 5),
+    )
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
 def test_the_last_of_each_module_and_all_of_them() -> None:
-    one, other, again = record(), record(name="layers.1.attention"), record(call=1)
+    one = record()
+    other = record(name="layers.1.attention")
+    again = record(call=1)
     seen = Captured([one, other, again, record(what="q", values=torch.rand(2, 2, 3, 8), keys=None)])
     assert seen.of("weights") == {"layers.0.attention": [one, again], "layers.1.attention": [other]}
     assert seen.weights["layers.0.attention"] is again.values
@@ -226,7 +268,9 @@ def test_the_last_of_each_module_and_all_of_them() -> None:
     assert seen.last("scores") == {}
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64]
+)
 def test_values_become_arrays_of_the_same_numbers(dtype: torch.dtype) -> None:
     values = torch.arange(24).view(2, 3, 4).to(dtype)
     array = record(what="residual", values=values, heads=None, keys=None).numpy()
@@ -242,7 +286,13 @@ def test_what_a_record_or_capture_lacks_is_refused() -> None:
 
 
 def test_what_was_captured_is_named_where_something_else_is_read() -> None:
-    seen = Captured([record(what="heads", layer=3), record(what="residual", layer=2), record(what="residual", layer=3)])
+    seen = Captured(
+        [
+            record(what="heads", layer=3),
+            record(what="residual", layer=2),
+            record(what="residual", layer=3),
+        ]
+    )
     with refused("weights of layer 3", expected="heads of layer 3; residual of layers 2, 3"):
         _ = seen[3, "weights"]
     with refused("residual of layer 1", expected="what was captured: residual of layers 2, 3"):
@@ -286,7 +336,9 @@ def test_an_edit_and_a_sweep_understand_them_too() -> None:
     with refused("site = 'hook_z'", fix="Did you mean 'heads'"):
         zero("hook_z")
     with refused("site = 'resid_post'", fix="Did you mean 'residual'"):
-        ablation_sweep(decoder(), torch.tensor([[1, 2]]), lambda logits: logits[:, -1, 0], site="resid_post")  # type: ignore[arg-type]
+        ablation_sweep(
+            decoder(), torch.tensor([[1, 2]]), lambda logits: logits[:, -1, 0], site="resid_post"
+        )  # type: ignore[arg-type]
 
 
 def test_a_record_shows_its_shape_and_not_its_numbers() -> None:
@@ -298,5 +350,8 @@ def test_a_record_shows_its_shape_and_not_its_numbers() -> None:
 
 def test_logits_beside_a_later_layer_are_refused_with_what_to_do() -> None:
     model = Decoder(DecoderConfig(50, 2, 32, 64, 4, 8))
-    with refused("logits", fix="without layers"), capture(model, what=("residual", "logits"), layers=1):
+    with (
+        refused("logits", fix="without layers"),
+        capture(model, what=("residual", "logits"), layers=1),
+    ):
         pass

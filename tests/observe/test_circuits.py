@@ -1,4 +1,6 @@
-"""Circuits against what the model computes, and composition against the formula with whole matrices."""
+"""Circuits against what the model computes, and composition against the formula with whole
+matrices.
+"""
 
 import copy
 from itertools import product
@@ -10,7 +12,13 @@ from torch import Tensor, nn
 
 from glassformer.layers.options import Yarn
 from glassformer.observe.capture import capture, find_hook_points
-from glassformer.observe.circuits import Circuit, composition_scores, ov_circuit, qk_circuit, token_vectors
+from glassformer.observe.circuits import (
+    Circuit,
+    composition_scores,
+    ov_circuit,
+    qk_circuit,
+    token_vectors,
+)
 from glassformer.observe.linear_maps import added_by_heads, require_linear
 from refusals import refused
 from small_models import decoder, encoder
@@ -33,7 +41,9 @@ def made(kind: str) -> nn.Module:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name or "ln_" in name or name.endswith("key_weights"):
-                weight.mul_(1 + 0.3 * torch.randn_like(weight))  # as if trained; biases of norms stay 0
+                weight.mul_(
+                    1 + 0.3 * torch.randn_like(weight)
+                )  # as if trained; biases of norms stay 0
             elif name.endswith("bias"):
                 weight.zero_()
     return model
@@ -50,13 +60,16 @@ def normalised(stream: Tensor, kind: str) -> Tensor:
 @each_model
 @torch.no_grad()
 def test_circuits_give_the_scores_and_what_heads_add(kind: str) -> None:
-    model, tokens = made(kind), torch.randint(2, 20, (2, 4))
+    model = made(kind)
+    tokens = torch.randint(2, 20, (2, 4))
     with capture(model, what=("residual_before", "scores", "weights", "heads"), layers=1) as seen:
         model(tokens)
     (stream,), (scores,), (weights,), (heads,) = (
         list(seen.last(what).values()) for what in ("residual_before", "scores", "weights", "heads")
     )
-    point = next(each for each in find_hook_points(model) if each.role == "attention" and each.layer == 1)
+    point = next(
+        each for each in find_hook_points(model) if each.role == "attention" and each.layer == 1
+    )
     x = normalised(stream, kind)
     projection = require_linear(point.out_proj, "it", heads.shape[1] * heads.shape[3])
     added = torch.stack([added_by_heads(projection, heads[:, :, at]) for at in range(4)], 2)
@@ -83,7 +96,9 @@ def test_composition_is_the_ratio_of_frobenius_norms(kind: str) -> None:
     norm = torch.linalg.matrix_norm
     for receiver, (first, second) in product((1, layers - 1), ((0, 1), (3, 2))):
         writes = ov_circuit(model, 0, first).matrix
-        scores, values = (circuit(model, receiver, second).matrix for circuit in (qk_circuit, ov_circuit))
+        scores, values = (
+            circuit(model, receiver, second).matrix for circuit in (qk_circuit, ov_circuit)
+        )
         for kind_of, composed, other in (
             (found.q, writes @ scores, scores),
             (found.k, scores @ writes.T, scores),
@@ -102,7 +117,9 @@ def test_the_baseline_of_composition_is_that_of_random_matrices() -> None:
 
 
 def test_thin_matrices_count_as_whole_ones() -> None:
-    left, right, other = torch.randn(9, 3), torch.randn(9, 3), torch.randn(9, 2)
+    left = torch.randn(9, 3)
+    right = torch.randn(9, 3)
+    other = torch.randn(9, 2)
     circuit = Circuit(left.double(), right.double())
     matrix = circuit.matrix
     assert circuit.norm == pytest.approx(float(matrix.norm()))
@@ -122,12 +139,17 @@ def test_circuits_of_16_bits_are_those_of_the_same_weights(dtype: torch.dtype) -
     model = decoder().to(dtype)
     models = model, copy.deepcopy(model).double()
     found, wanted = [ov_circuit(each, 1, 2).between(*token_vectors(each)) for each in models]
-    assert (found.norm, found.positivity) == pytest.approx((wanted.norm, wanted.positivity), rel=1e-4)
+    assert (found.norm, found.positivity) == pytest.approx(
+        (wanted.norm, wanted.positivity), rel=1e-4
+    )
 
 
 def test_a_norm_of_which_most_cancels() -> None:
-    part, rest = torch.ones(64, 1), torch.full((64, 1), 1 + 2**-12)
-    assert Circuit(torch.cat([part, rest], 1), torch.cat([part, -part], 1)).norm == pytest.approx(64 * 2**-12)
+    part = torch.ones(64, 1)
+    rest = torch.full((64, 1), 1 + 2**-12)
+    assert Circuit(torch.cat([part, rest], 1), torch.cat([part, -part], 1)).norm == pytest.approx(
+        64 * 2**-12
+    )
 
 
 @pytest.mark.parametrize("kind", ["dense", "gpt2", "llama"])
@@ -143,7 +165,9 @@ def test_full_circuits_read_embeddings_and_write_logits(kind: str) -> None:
     output = model.output if ours else model.lm_head
     added = table @ ov.matrix * model.get_submodule(final).weight
     if kind == "gpt2":  # LayerNorm subtracts the mean before its weight
-        added = (table @ ov.matrix - (table @ ov.matrix).mean(1, keepdim=True)) * model.transformer.ln_f.weight
+        added = (
+            table @ ov.matrix - (table @ ov.matrix).mean(1, keepdim=True)
+        ) * model.transformer.ln_f.weight
     torch.testing.assert_close(full.matrix, output(added), atol=1e-10, rtol=0)
 
 

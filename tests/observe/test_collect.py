@@ -17,7 +17,10 @@ from small_models import decoder, encoder, encoder_decoder
 from transformers_models import bert_classifier, gpt2, llama, mixtral
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
-PADDED = {"tokens": TOKENS, "key_padding": torch.tensor([[False, True, True, True, True], [True] * 5])}
+PADDED = {
+    "tokens": TOKENS,
+    "key_padding": torch.tensor([[False, True, True, True, True], [True] * 5]),
+}
 BOTH = {"source": TOKENS, "target": TOKENS[:, :3]}
 Case = tuple[Callable[[], nn.Module], Any, dict[str, Any], int]
 """A model, its texts, what is collected, and the number of blocks that run."""
@@ -25,12 +28,27 @@ CASES: dict[str, Case] = {
     "residual": (decoder, TOKENS, {"layers": 1}, 2),
     "first layer": (decoder, TOKENS, {"layers": 0, "queries": -1}, 1),
     "input of a layer": (decoder, TOKENS, {"what": "residual_before", "layers": [2, 0]}, 3),
-    "weights of heads": (decoder, TOKENS, {"what": ("weights", "q", "heads"), "layers": 1, "heads": [0, 3]}, 2),
-    "parts": (decoder, PADDED, {"what": ("attention", "ffn", "neurons", "residual_between"), "layers": 1}, 2),
+    "weights of heads": (
+        decoder,
+        TOKENS,
+        {"what": ("weights", "q", "heads"), "layers": 1, "heads": [0, 3]},
+        2,
+    ),
+    "parts": (
+        decoder,
+        PADDED,
+        {"what": ("attention", "ffn", "neurons", "residual_between"), "layers": 1},
+        2,
+    ),
     "embedding": (decoder, TOKENS, {"what": "embedding"}, 1),
     "inputs": (decoder, TOKENS, {"what": "inputs", "layers": 1}, 2),
     "modules": (decoder, TOKENS, {"what": "ffn", "modules": ["layers.1"]}, 2),
-    "experts": (lambda: decoder(num_experts=4, top_k=2), TOKENS, {"what": ("router", "experts"), "layers": 1}, 2),
+    "experts": (
+        lambda: decoder(num_experts=4, top_k=2),
+        TOKENS,
+        {"what": ("router", "experts"), "layers": 1},
+        2,
+    ),
     "all layers": (decoder, TOKENS, {}, 4),
     "logits": (decoder, TOKENS, {"what": "logits"}, 4),
     "encoder": (encoder, TOKENS, {"layers": 0}, 1),
@@ -105,7 +123,8 @@ def test_edits_count_and_those_of_later_layers_are_reached() -> None:
 
 
 def test_users_hooks_run_to_the_end() -> None:
-    model, seen = decoder().eval(), []
+    model = decoder().eval()
+    seen = []
     model.layers[3].register_forward_hook(lambda *_: seen.append(1))
     collect(model, TOKENS, layers=1)
     assert seen == [1]

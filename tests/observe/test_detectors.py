@@ -9,7 +9,12 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from glassformer.observe.capture import capture
-from glassformer.observe.detectors import attention_faithfulness, head_scores, rank_correlation, repeated_tokens
+from glassformer.observe.detectors import (
+    attention_faithfulness,
+    head_scores,
+    rank_correlation,
+    repeated_tokens,
+)
 from glassformer.observe.edits import Edit, forbid, put, scale, zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
@@ -53,7 +58,12 @@ def test_scores_are_means_over_queries() -> None:
         model(tokens)
     for layer, weights in enumerate(seen.weights.values()):
         for head in range(4):
-            kinds: dict[str, list[float]] = {"previous": [], "duplicate": [], "induction": [], "sink": []}
+            kinds: dict[str, list[float]] = {
+                "previous": [],
+                "duplicate": [],
+                "induction": [],
+                "sink": [],
+            }
             for row, text in enumerate(tokens.tolist()):
                 for query in range(1, 10):
                     values: Tensor = weights[row, head, query]
@@ -66,12 +76,15 @@ def test_scores_are_means_over_queries() -> None:
                             kinds["induction"].append(float(values[earlier[0] + 1]))
             for kind, numbers in kinds.items():
                 expected = sum(numbers) / len(numbers)
-                assert float(getattr(found, kind)[layer, head]) == pytest.approx(expected, abs=1e-12)
+                assert float(getattr(found, kind)[layer, head]) == pytest.approx(
+                    expected, abs=1e-12
+                )
 
 
 @torch.no_grad()
 def test_a_forced_induction_head_is_found() -> None:
-    model, tokens = decoder().double().eval(), repeated_tokens(40, 8, 4)
+    model = decoder().double().eval()
+    tokens = repeated_tokens(40, 8, 4)
     pattern = torch.zeros(16, 16, dtype=torch.double)
     pattern[range(8, 16), range(1, 9)] = 1
     pattern[:8, 0] = 1
@@ -86,7 +99,8 @@ def test_a_forced_induction_head_is_found() -> None:
 @pytest.mark.usefixtures("without_type_checks")
 @torch.no_grad()
 def test_scores_of_many_batches_are_those_of_all_texts() -> None:
-    model, tokens = decoder(sinks=True).double().eval(), torch.randint(2, 9, (5, 10))
+    model = decoder(sinks=True).double().eval()
+    tokens = torch.randint(2, 9, (5, 10))
     whole = head_scores(model, tokens)
     parts = head_scores(model, iter(tokens.split(2)))
     for kind in ("previous", "duplicate", "induction", "sink"):
@@ -97,7 +111,11 @@ def test_scores_of_many_batches_are_those_of_all_texts() -> None:
         torch.testing.assert_close(getattr(padded, kind), getattr(whole, kind))
     with refused("kind = 'prev'"):
         whole.top("prev")
-    for wrong, name in (([], "no texts"), ([[1, 2]], "texts of type list"), (tokens[0], "texts of type Tensor")):
+    for wrong, name in (
+        ([], "no texts"),
+        ([[1, 2]], "texts of type list"),
+        (tokens[0], "texts of type Tensor"),
+    ):
         with refused(name):
             head_scores(model, wrong)  # type: ignore[arg-type]
     with refused("EncoderDecoder, which has two stacks"):
@@ -109,7 +127,9 @@ def test_a_capture_of_edited_weights_has_no_scores() -> None:
     model = decoder().double().eval()
     with intervene(model, put("weights", 0.2, layers=2, heads=1)), capture(model) as seen:
         model(torch.randint(1, 9, (2, 5)))
-    assert [(each.what, each.layer) for each in seen.records] == [("weights", layer) for layer in range(4)]
+    assert [(each.what, each.layer) for each in seen.records] == [
+        ("weights", layer) for layer in range(4)
+    ]
 
 
 def test_a_text_without_repetition_has_no_score_of_induction() -> None:
@@ -122,7 +142,9 @@ def test_rank_correlation_is_spearmans() -> None:
     generator = torch.Generator().manual_seed(0)
     first, second = torch.randint(5, (2, 7, 9), generator=generator).double()  # with ties
     expected = [spearmanr(*pair).statistic for pair in zip(first, second, strict=True)]
-    torch.testing.assert_close(rank_correlation(first, second), torch.tensor(expected, dtype=torch.double))
+    torch.testing.assert_close(
+        rank_correlation(first, second), torch.tensor(expected, dtype=torch.double)
+    )
     assert rank_correlation(torch.ones(4), torch.arange(4.0)).isnan()
 
 
@@ -135,11 +157,16 @@ def plainly(model: nn.Module, tokens: Tensor, edit: Edit) -> Tensor:
 @pytest.mark.parametrize("make", [decoder, encoder])
 @pytest.mark.parametrize("removal", ["edges", "values"])
 @pytest.mark.parametrize("query", [-1, None])
-def test_effects_are_those_of_one_removal_after_the_other(make: Any, removal: Any, query: int | None) -> None:
-    model, tokens = make().double().eval(), torch.randint(2, 9, (2, 6))
+def test_effects_are_those_of_one_removal_after_the_other(
+    make: Any, removal: Any, query: int | None
+) -> None:
+    model = make().double().eval()
+    tokens = torch.randint(2, 9, (2, 6))
     places: dict[str, Any] = {"keys": [1, 2, 4], "layers": [0, 2], "batch_size": 4}
     whole = attention_faithfulness(model, tokens, metric, removal=removal, query=query, **places)
-    alone = attention_faithfulness(model, tokens, metric, removal=removal, query=query, by_head=True, **places)
+    alone = attention_faithfulness(
+        model, tokens, metric, removal=removal, query=query, by_head=True, **places
+    )
     clean = plainly(model, tokens, scale("ffn", 1))
     with capture(model, layers=[0, 2]) as seen:
         model(tokens)
@@ -154,28 +181,39 @@ def test_effects_are_those_of_one_removal_after_the_other(make: Any, removal: An
             edit = forbid(**where) if removal == "edges" else zero("weights", **where)
             return clean - plainly(model, tokens, edit)
 
-        torch.testing.assert_close(whole.effects[:, 0, 0, column], without(layers=[0, 2]), atol=1e-12, rtol=0)
+        torch.testing.assert_close(
+            whole.effects[:, 0, 0, column], without(layers=[0, 2]), atol=1e-12, rtol=0
+        )
         for row, layer in enumerate((0, 2)):
             expected = seen.weights[f"layers.{layer}.attention"][:, :, rows, key].mean(2)
-            torch.testing.assert_close(alone.weights[:, row, :, column], expected, atol=1e-12, rtol=0)
+            torch.testing.assert_close(
+                alone.weights[:, row, :, column], expected, atol=1e-12, rtol=0
+            )
             for head in (0, heads - 1):
                 effect = without(layers=layer, heads=head)
-                torch.testing.assert_close(alone.effects[:, row, head, column], effect, atol=1e-12, rtol=0)
+                torch.testing.assert_close(
+                    alone.effects[:, row, head, column], effect, atol=1e-12, rtol=0
+                )
     assert whole.of_heads.shape == alone.of_heads.shape == (2, 2, heads)
     assert whole.of_mean.shape == whole.of_gradients.shape == (2,)
 
 
 def test_gradient_times_input_is_that_of_a_plain_backward_pass() -> None:
-    model, tokens = decoder().double().eval(), torch.randint(2, 9, (2, 6))
+    model = decoder().double().eval()
+    tokens = torch.randint(2, 9, (2, 6))
     found = attention_faithfulness(model, tokens, metric)
     stream = model.embedding(tokens).detach().requires_grad_()
     with model.embedding.register_forward_hook(lambda *_: stream):
         metric(model(tokens)).sum().backward()
-    torch.testing.assert_close(found.gradients, (stream.grad * stream.detach()).sum(-1), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        found.gradients, (stream.grad * stream.detach()).sum(-1), atol=1e-12, rtol=0
+    )
 
 
 def test_attention_that_is_the_cause_is_faithful() -> None:
-    """Values that are equal, and so small that what follows them is linear: effects are proportional to weights."""
+    """Values that are equal, and so small that what follows them is linear: effects are
+    proportional to weights.
+    """
     model = decoder(num_layers=1).double().eval()
     tokens = repeated_tokens(40, 6, 3)[:, :6]
     pattern = torch.tensor([1.0, 2, 4, 8, 16, 32]).double() / 63
@@ -187,8 +225,15 @@ def test_attention_that_is_the_cause_is_faithful() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_what_has_no_ranks_is_refused() -> None:
-    model, tokens = decoder(), torch.randint(2, 9, (2, 6))
-    wrong: dict[str, Any] = {"removal": "words", "query": 6, "keys": 3, "layers": 4, "batch_size": 0}
+    model = decoder()
+    tokens = torch.randint(2, 9, (2, 6))
+    wrong: dict[str, Any] = {
+        "removal": "words",
+        "query": 6,
+        "keys": 3,
+        "layers": 4,
+        "batch_size": 0,
+    }
     for name, value in wrong.items():
         with refused(name):
             attention_faithfulness(model, tokens, metric, **{name: value})

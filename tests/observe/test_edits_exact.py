@@ -1,4 +1,6 @@
-"""Every edit of every model against its formula: random configurations, texts, places and combinations of edits."""
+"""Every edit of every model against its formula: random configurations, texts, places and
+combinations of edits.
+"""
 
 from contextlib import ExitStack
 from random import Random
@@ -18,14 +20,18 @@ from glassformer.observe.intervene import intervene
 from refusals import refused
 
 
-def close(found: Tensor, expected: Tensor, subject: Subject, axes: Any = ("batch", "query")) -> None:
+def close(
+    found: Tensor, expected: Tensor, subject: Subject, axes: Any = ("batch", "query")
+) -> None:
     """Equal to the subject's tolerance, where the positions mean something."""
     if subject.real is not None:
         for axis in ("query", "key"):
             if axis in axes:
                 place = [1] * found.dim()
                 place[0], place[axes.index(axis)] = subject.real.shape
-                found, expected = (each.masked_fill(~subject.real.view(place), 0.0) for each in (found, expected))
+                found, expected = (
+                    each.masked_fill(~subject.real.view(place), 0.0) for each in (found, expected)
+                )
     torch.testing.assert_close(found, expected, rtol=subject.near, atol=subject.near)
 
 
@@ -36,8 +42,12 @@ def other_run(subject: Subject, asked: list[str]) -> Captured:
     return seen
 
 
-def check(subject: Subject, cases: list[Case], nested: int, other: Captured, there: dict[Place, Tensor]) -> None:
-    """The output and every edited site are those of the formula, with the first ``nested`` edits in outer blocks."""
+def check(
+    subject: Subject, cases: list[Case], nested: int, other: Captured, there: dict[Place, Tensor]
+) -> None:
+    """The output and every edited site are those of the formula, with the first ``nested`` edits in
+    outer blocks.
+    """
     forbidden = {"scores": -torch.inf, "weights": 0.0}
     touched = [False] * len(cases)
     keys: list[set[int]] = [set() for _ in cases]
@@ -52,7 +62,9 @@ def check(subject: Subject, cases: list[Case], nested: int, other: Captured, the
                     chosen = chosen & (plain != forbidden[place.site])
                     reached = chosen.any(0).any(0).any(0)
                     keys[number] |= {
-                        key for key in named_keys(one) if -len(reached) <= key < len(reached) and reached[key]
+                        key
+                        for key in named_keys(one)
+                        if -len(reached) <= key < len(reached) and reached[key]
                     }
                 touched[number] |= bool(chosen.any())
         if place.site in forbidden:  # what is forbidden stays forbidden
@@ -97,7 +109,13 @@ def place_of(record: Record) -> Place:
 def named_keys(one: Case) -> list[int]:
     """The keys that are named one by one; those below 0 are others where there are more keys."""
     given = one.where.get("keys")
-    return [] if given is None or isinstance(given, slice) else [given] if isinstance(given, int) else list(given)
+    return (
+        []
+        if given is None or isinstance(given, slice)
+        else [given]
+        if isinstance(given, int)
+        else list(given)
+    )
 
 
 def layers_of(one: Case, place: Place, there: dict[Place, Tensor]) -> list[int]:
@@ -107,20 +125,27 @@ def layers_of(one: Case, place: Place, there: dict[Place, Tensor]) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=4, phases=[Phase.generate], report_multiple_bugs=False)  # shrinking takes minutes
+@settings(
+    max_examples=4, phases=[Phase.generate], report_multiple_bugs=False
+)  # shrinking takes minutes
 @torch.no_grad()
 def test_edits_are_those_of_the_formulas(kind: str, seed: int) -> None:
     chance = Random(seed)
     subject = KINDS[kind](chance)
-    there, record = subject.record(subject.theirs), subject.record()
+    there = subject.record(subject.theirs)
+    record = subject.record()
     plain = subject.run()
     close(plain, subject.plainly(lambda place, tensor, choices: tensor), subject)
     other = other_run(subject, sites(record))
     cases = [case(chance, site, record, subject.real is None) for site in sites(record)]
     for one in cases:
         check(subject, [one], 0, other, there)
-    several = [one for one in cases if one.site != "embedding"]  # which is the first residual_before
-    if any(one.operation == "forbid" for one in several):  # weights of what is forbidden are refused
+    several = [
+        one for one in cases if one.site != "embedding"
+    ]  # which is the first residual_before
+    if any(
+        one.operation == "forbid" for one in several
+    ):  # weights of what is forbidden are refused
         several = [one for one in several if one.site != "weights"]
     several = chance.sample(several, min(len(several), chance.randint(2, 4)))
     check(subject, several, chance.randint(0, len(several)), other, there)

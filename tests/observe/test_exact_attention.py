@@ -15,14 +15,20 @@ from textbook_attention import textbook
 
 @st.composite
 def attentions(draw: st.DrawFn) -> Attended:
-    """Self- and cross-attention with groups, windows, padding, masks, sinks, and sizes that do not divide."""
+    """Self- and cross-attention with groups, windows, padding, masks, sinks, and sizes that do not
+    divide.
+    """
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    batch, kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    queries, keys, heads = draw(st.integers(1, 9)), draw(st.integers(1, 9)), kv_heads * group
+    batch = draw(st.integers(1, 2))
+    kv_heads = draw(st.integers(1, 2))
+    group = draw(st.integers(1, 3))
+    queries = draw(st.integers(1, 9))
+    keys = draw(st.integers(1, 9))
+    heads = kv_heads * group
     causal = draw(st.booleans())
     keys = max(keys, queries) if causal else keys
     window = draw(st.none() | st.integers(1, 10)) if causal else None
@@ -30,7 +36,12 @@ def attentions(draw: st.DrawFn) -> Attended:
     mask = None
     kind = draw(st.sampled_from(["none", "boolean", "added"]))
     if kind != "none":
-        shape = (draw(st.sampled_from([1, batch])), draw(st.sampled_from([1, heads])), queries, keys)
+        shape = (
+            draw(st.sampled_from([1, batch])),
+            draw(st.sampled_from([1, heads])),
+            queries,
+            keys,
+        )
         mask = normal(*shape) if kind == "added" else normal(*shape) < 0.5
     return Attended(
         normal(batch, heads, queries, 4),
@@ -70,7 +81,9 @@ def test_rows_are_those_of_the_textbook(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("window", [None, 3, 40])
 def test_blocks_make_no_difference(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = torch.randn(2, 4, 70, 8), torch.randn(2, 2, 70, 8), torch.randn(2, 2, 70, 8)
+    q = torch.randn(2, 4, 70, 8)
+    k = torch.randn(2, 2, 70, 8)
+    v = torch.randn(2, 2, 70, 8)
     given = Attended(q, k, v, 0.3, Pattern(True, window), sinks=torch.randn(4))
     whole = exact_rows(given, range(4), range(70), ("weights",)).weights
     monkeypatch.setattr(exact_attention, "BLOCK_BYTES", 4000)
@@ -88,12 +101,19 @@ def test_a_window_holds_only_the_keys_that_are_seen() -> None:
 
 
 def test_memory_beside_the_result_is_bounded() -> None:
-    q, k = torch.randn(1, 4, 1024, 16), torch.randn(1, 2, 1024, 16)
+    q = torch.randn(1, 4, 1024, 16)
+    k = torch.randn(1, 2, 1024, 16)
     for pattern in (Pattern(True), Pattern(), Pattern(True, 100, torch.rand(1, 1024) < 0.9)):
         given = Attended(q, k, k, 0.25, pattern)
-        for heads, queries in ((range(4), range(1024)), ((1,), range(1008, 1024)), ((0, 3), range(0, 1024, 7))):
+        for heads, queries in (
+            (range(4), range(1024)),
+            ((1,), range(1008, 1024)),
+            ((0, 3), range(0, 1024, 7)),
+        ):
             result = exact_rows(given, heads, queries, ("weights",)).weights
-            extra = peak_bytes(lambda: exact_rows(given, heads, queries, ("weights",))) - result.nbytes  # noqa: B023
+            extra = (
+                peak_bytes(lambda: exact_rows(given, heads, queries, ("weights",))) - result.nbytes
+            )
             assert extra <= 4 * exact_attention.BLOCK_BYTES
 
 
@@ -109,7 +129,8 @@ def test_narrow_numbers_are_taken_as_they_are() -> None:
 
 
 def test_a_query_that_sees_nothing_has_zeros_and_a_gradient_without_nan() -> None:
-    q, k = torch.randn(2, 1, 3, 4, requires_grad=True), torch.randn(2, 1, 3, 4)
+    q = torch.randn(2, 1, 3, 4, requires_grad=True)
+    k = torch.randn(2, 1, 3, 4)
     real = torch.tensor([[False, False, False], [True, False, True]])
     weights = attention_weights(q, k, Pattern(key_padding=real))
     assert weights[0].abs().max() == 0
@@ -120,7 +141,8 @@ def test_a_query_that_sees_nothing_has_zeros_and_a_gradient_without_nan() -> Non
 
 
 def test_half_precision_is_widened() -> None:
-    q, k = torch.randn(1, 1, 3, 4).bfloat16(), torch.randn(1, 1, 3, 4).bfloat16()
+    q = torch.randn(1, 1, 3, 4).bfloat16()
+    k = torch.randn(1, 1, 3, 4).bfloat16()
     found = attention_weights(q, k)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, attention_weights(q.float(), k.float()))

@@ -1,4 +1,6 @@
-"""Captures and interventions in models of transformers, against what they return, plain hooks and their own masks."""
+"""Captures and interventions in models of transformers, against what they return, plain hooks and
+their own masks.
+"""
 
 import sys
 from collections.abc import Callable
@@ -15,7 +17,17 @@ from glassformer.observe.edits import add, change, forbid, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.sweep import ablation_sweep
 from refusals import refused
-from transformers_models import FAMILIES, NARROW, THEIRS, bert, gpt2, llama, metric, mixtral, qwen3_moe
+from transformers_models import (
+    FAMILIES,
+    NARROW,
+    THEIRS,
+    bert,
+    gpt2,
+    llama,
+    metric,
+    mixtral,
+    qwen3_moe,
+)
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
@@ -33,7 +45,9 @@ def batch() -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_weights_are_those_that_eager_attention_returns(family: str, padded: bool, implementation: str) -> None:
+def test_weights_are_those_that_eager_attention_returns(
+    family: str, padded: bool, implementation: str
+) -> None:
     model: Any = FAMILIES[family]()
     tokens, real = batch()
     real = real if padded else torch.ones_like(real)
@@ -62,7 +76,9 @@ def test_weights_of_a_model_in_bfloat16_are_computed_in_float32_from_its_queries
         scores = q.float() @ k.float().repeat_interleave(2, 1).mT * q.shape[-1] ** -0.5
         future = torch.ones(9, 9, dtype=torch.bool).triu(1)
         assert weights.dtype == torch.float32
-        torch.testing.assert_close(weights, scores.masked_fill(future, -torch.inf).softmax(-1), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            weights, scores.masked_fill(future, -torch.inf).softmax(-1), rtol=0, atol=1e-6
+        )
         torch.testing.assert_close(weights, eager.float(), rtol=0, atol=0.02)
 
 
@@ -74,7 +90,9 @@ def test_weights_of_a_model_in_bfloat16_are_computed_in_float32_from_its_queries
         ("mixtral", {"sliding_window": 4}, {}, None),
     ],
 )
-def test_generation_gives_one_row_a_step(family: str, changes: Any, options: Any, queries: Any) -> None:
+def test_generation_gives_one_row_a_step(
+    family: str, changes: Any, options: Any, queries: Any
+) -> None:
     model: Any = FAMILIES[family](**changes)
     tokens, _ = batch()
     options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, **options}
@@ -93,18 +111,23 @@ def test_generation_gives_one_row_a_step(family: str, changes: Any, options: Any
         torch.testing.assert_close(made, whole.last("k")[name][:, :, :12], rtol=1e-5, atol=1e-6)
     for name, steps in seen.of("residual").items():
         expected = whole.last("residual")[name][:, 8 if queries == -1 else 0 : 12]
-        torch.testing.assert_close(torch.cat([step.values for step in steps], 1), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            torch.cat([step.values for step in steps], 1), expected, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_cross_attention_of_gpt2_and_bert() -> None:
-    memory, tokens = torch.randn(2, 5, 32), batch()[0]
+    memory = torch.randn(2, 5, 32)
+    tokens = batch()[0]
     for model, name in (
         (gpt2(add_cross_attention=True), "transformer.h.1.crossattention"),
         (bert(is_decoder=True, add_cross_attention=True), "encoder.layer.1.crossattention.self"),
     ):
         eager: Any = model
         eager.set_attn_implementation("eager")
-        expected = model(tokens, encoder_hidden_states=memory, output_attentions=True).cross_attentions[1]
+        expected = model(
+            tokens, encoder_hidden_states=memory, output_attentions=True
+        ).cross_attentions[1]
         eager.set_attn_implementation("sdpa")
         with capture(model, [name]) as seen:
             model(tokens, encoder_hidden_states=memory)
@@ -115,7 +138,9 @@ def test_cross_attention_of_gpt2_and_bert() -> None:
 
 @pytest.mark.parametrize("make", [mixtral, partial(qwen3_moe, norm_topk_prob=True)])
 def test_what_passes_between_the_attentions(make: Callable[[], Any]) -> None:
-    """The residual stream as transformers tells it, and experts that sum to the feed-forward network's output."""
+    """The residual stream as transformers tells it, and experts that sum to the feed-forward
+    network's output.
+    """
     model = make()
     tokens, _ = batch()
     with capture(model, what=("residual", "ffn", "router", "choices", "shares", "experts")) as seen:
@@ -166,7 +191,9 @@ def test_gradients_are_those_of_eager_weights(family: str) -> None:
     with capture(model, retain_grad=True) as seen:
         model(tokens, **options)[0].pow(3).sum().backward()
     for record, weights in zip(seen.records, out.attentions, strict=True):
-        torch.testing.assert_close(record.grad, weights.grad, rtol=1e-3, atol=1e-5 * float(weights.grad.abs().max()))
+        torch.testing.assert_close(
+            record.grad, weights.grad, rtol=1e-3, atol=1e-5 * float(weights.grad.abs().max())
+        )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral", "mistral", "gpt-oss"])
@@ -186,7 +213,9 @@ def test_generation_is_the_same_padded_without_a_cache_and_with_another_one(name
             add("residual", vector, layers=0, queries=slice(10 + shift, None)),
         )
         with intervene(model, *edits):
-            found: list[int] = model.generate(given, **options, **more)[0, given.shape[1] :].tolist()
+            found: list[int] = model.generate(given, **options, **more)[
+                0, given.shape[1] :
+            ].tolist()
             return found
 
     expected = edited(0, tokens)
@@ -206,8 +235,14 @@ def test_what_a_mask_of_numbers_adds_is_kept(implementation: str) -> None:
     lowest = torch.full((9, 9), torch.finfo(torch.double).min, dtype=torch.double)
     mask = torch.randn(2, 1, 9, 9).double() + lowest.triu(1)
     expected = model(tokens, attention_mask=mask)[0]
-    with intervene(model, change("weights", lambda weights: weights, layers=0, heads=1), change("q", torch.clone)):
-        torch.testing.assert_close(model(tokens, attention_mask=mask)[0], expected, rtol=1e-12, atol=1e-12)
+    with intervene(
+        model,
+        change("weights", lambda weights: weights, layers=0, heads=1),
+        change("q", torch.clone),
+    ):
+        torch.testing.assert_close(
+            model(tokens, attention_mask=mask)[0], expected, rtol=1e-12, atol=1e-12
+        )
     assert (model(tokens)[0] - expected).abs().max() > 1e-3
 
 
@@ -233,7 +268,9 @@ def test_a_compiled_model_is_seen() -> None:
         with capture(watched) as seen:
             compiled(tokens)
         assert list(seen.weights) == list(plain.weights)
-        assert all(torch.equal(seen.weights[name], weights) for name, weights in plain.weights.items())
+        assert all(
+            torch.equal(seen.weights[name], weights) for name, weights in plain.weights.items()
+        )
 
 
 def fail(*_: object) -> None:
@@ -266,10 +303,15 @@ def test_an_attention_that_bypasses_the_table_is_refused() -> None:
 
 
 @pytest.mark.parametrize("what", ["router", "experts"])
-def test_older_routers_whose_scores_are_probabilities_are_no_places(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_routers_whose_scores_are_probabilities_are_no_places(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = mixtral()  # which may load transformers anew
     monkeypatch.setattr("transformers.__version__", "5.5.4")
-    with refused(f"what = '{what}' and a model without any hook point for it"), capture(model, what=what):
+    with (
+        refused(f"what = '{what}' and a model without any hook point for it"),
+        capture(model, what=what),
+    ):
         pass
     with torch.no_grad(), capture(model) as seen:
         model(batch()[0])

@@ -1,4 +1,6 @@
-"""Sites inside feed-forward networks and after norms, and captures that are addressed by layer and kind."""
+"""Sites inside feed-forward networks and after norms, and captures that are addressed by layer and
+kind.
+"""
 
 from typing import Any
 
@@ -21,9 +23,18 @@ OTHER = torch.cat([TOKENS[:, :3], torch.ones(2, 1, dtype=torch.int64), TOKENS[:,
 MODULES: dict[str, tuple[Any, dict[str, str]]] = {
     "decoder": (decoder, dict.fromkeys(("attention_input", "ffn_input", "neurons"), "")),
     "encoder": (encoder, {}),
-    "gpt2": (FAMILIES["gpt2"], {"attention_input": "attn", "ffn_input": "mlp", "neurons": "mlp.c_proj"}),
-    "llama": (llama, {"attention_input": "self_attn", "ffn_input": "mlp", "neurons": "mlp.down_proj"}),
-    "bert": (FAMILIES["bert"], {"attention_input": "attention.self", "ffn_input": "intermediate", "neurons": "output"}),
+    "gpt2": (
+        FAMILIES["gpt2"],
+        {"attention_input": "attn", "ffn_input": "mlp", "neurons": "mlp.c_proj"},
+    ),
+    "llama": (
+        llama,
+        {"attention_input": "self_attn", "ffn_input": "mlp", "neurons": "mlp.down_proj"},
+    ),
+    "bert": (
+        FAMILIES["bert"],
+        {"attention_input": "attention.self", "ffn_input": "intermediate", "neurons": "output"},
+    ),
     "gpt-neox": (
         of_class("GPTNeoX", num_key_value_heads=4),
         {"attention_input": "attention", "ffn_input": "mlp", "neurons": "mlp.dense_4h_to_h"},
@@ -39,7 +50,9 @@ def test_inner_sites_are_inputs_of_modules(kind: str, site: str) -> None:
     make, names = MODULES[kind]
     model = make().double().eval()
     own = {"attention_input": "attention", "ffn_input": "ffn", "neurons": "ffn.down"}
-    block = next(each for each in find_hook_points(model) if each.role == "block" and each.layer == 1).module
+    block = next(
+        each for each in find_hook_points(model) if each.role == "block" and each.layer == 1
+    ).module
     module = block.get_submodule(names.get(site) or own[site])
     module = module.dense if kind == "bert" and site == "neurons" else module
     seen_plainly: list[Tensor] = []
@@ -70,7 +83,9 @@ def test_neurons_are_swept(kind: str) -> None:
         exact(model)
     with capture(model, what="neurons") as clean:
         logits_of(model, TOKENS)
-    last = {"decoder": 3, "llama": 1}[kind]  # whose network computes the positions that the metric reads alone
+    last = {"decoder": 3, "llama": 1}[
+        kind
+    ]  # whose network computes the positions that the metric reads alone
     found = patch_sweep(model, TOKENS, OTHER, metric, site="neurons", layers=(0, last))
     removed = ablation_sweep(model, OTHER, metric, site="neurons", layers=(0, last))
     with capture(model, what="neurons") as base:
@@ -99,7 +114,9 @@ def test_neurons_are_estimated() -> None:
         new[..., 7] *= 1 + sign * step
         with torch.no_grad(), intervene(model, put("neurons", new, layers=2)):
             values.append(float(metric(model(TOKENS)).mean()))
-    assert float(found.effects[2, 7]) == pytest.approx(-(values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-9)
+    assert float(found.effects[2, 7]) == pytest.approx(
+        -(values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-9
+    )
 
 
 @pytest.mark.usefixtures("without_type_checks")
@@ -112,20 +129,29 @@ def test_a_capture_is_addressed_by_layer_and_kind() -> None:
     assert torch.equal(seen[-1, "weights"], seen.weights["layers.3.attention"])
     assert torch.equal(seen.stack("residual")[2], seen[2, "residual"])
     assert seen.stack("heads").shape == (4, 2, 4, 6, 6)
-    for wrong, name in (((4, "heads"), "heads of layer 4"), ((0, "ffn"), "ffn of layer 0"), (3, "seen.3.")):
+    for wrong, name in (
+        ((4, "heads"), "heads of layer 4"),
+        ((0, "ffn"), "ffn of layer 0"),
+        (3, "seen.3."),
+    ):
         with refused(name):
             seen[wrong]  # type: ignore[index]
     with capture(model, what="residual", layers=1) as seen:
         model(TOKENS), model(OTHER)
     with refused("of which there are 2", fix="cat"):
         seen[1, "residual"]
-    assert torch.equal(seen.cat("residual")["layers.1"], torch.cat([each.values for each in seen.records]))
+    assert torch.equal(
+        seen.cat("residual")["layers.1"], torch.cat([each.values for each in seen.records])
+    )
     two = encoder_decoder().eval()
     with capture(two, what="residual") as seen:
         two(TOKENS, TOKENS[:, :4])
     with refused("residual of layer 0, of which there are 2"):
         seen[0, "residual"]
-    with refused("neurons.*last projection"), capture(decoder(num_experts=4, top_k=2), what="neurons"):
+    with (
+        refused("neurons.*last projection"),
+        capture(decoder(num_experts=4, top_k=2), what="neurons"),
+    ):
         pass
     with refused("no call reached"), intervene(model, zero("neurons", layers=0)):
         pass

@@ -9,7 +9,14 @@ import torch
 
 from compiled_programs import compiled
 from glassformer.errors import InputError
-from glassformer.observe.interchange import Place, Tokens, agreement, exchange, exchange_in_program, places
+from glassformer.observe.interchange import (
+    Place,
+    Tokens,
+    agreement,
+    exchange,
+    exchange_in_program,
+    places,
+)
 from glassformer.programs import compile_program, indices, select, selector_width, tokens
 from glassformer.programs.graph import graph
 from glassformer.programs.library import PROGRAMS
@@ -17,7 +24,9 @@ from glassformer.programs.model import CompiledProgram
 
 
 def pairs(model: CompiledProgram, count: int = 128) -> tuple[Tokens, Tokens]:
-    drawn = np.random.default_rng(0).integers(0, len(model.domains.vocabulary), (2, count, model.domains.max_len))
+    drawn = np.random.default_rng(0).integers(
+        0, len(model.domains.vocabulary), (2, count, model.domains.max_len)
+    )
     return torch.from_numpy(drawn[0]), torch.from_numpy(drawn[1])
 
 
@@ -38,7 +47,9 @@ def test_a_compiled_model_changes_as_its_program_does(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_only_functions_of_the_library_are_computed_at_several_places(name: str) -> None:
     disagreeing = {part for part, share in agreements(name, 1000).items() if share < 1}
-    functions = {str(node.part) for node in graph(PROGRAMS[name].program) if node.part.kind == "function"}
+    functions = {
+        str(node.part) for node in graph(PROGRAMS[name].program) if node.part.kind == "function"
+    }
     assert disagreeing <= functions
 
 
@@ -46,7 +57,8 @@ def test_an_exchange_is_that_of_the_definition() -> None:
     # "abca" with the widths of "bbbc": 3 3 3 1, minus its indices.
     same = selector_width(select(tokens, tokens, operator.eq), "same")
     model = compile_program((same - indices).named("difference"), "abc", 4)
-    base, source = torch.tensor([[0, 1, 2, 0]]), torch.tensor([[1, 1, 1, 2]])
+    base = torch.tensor([[0, 1, 2, 0]])
+    source = torch.tensor([[1, 1, 1, 2]])
     (place,) = places(model).values()
     assert model.decode(exchange(model, place, base, source)[0].tolist()) == [3, 2, 1, -2]
     wanted = exchange_in_program(model, "same", base, source)
@@ -58,8 +70,10 @@ def test_an_exchange_is_that_of_the_definition() -> None:
 
 
 def test_the_wrong_place_and_broken_weights_do_not_agree() -> None:
-    model, other = compiled("induction"), compiled("induction")
-    wanted, place = exchange_in_program(model, "tokens 1 before", *pairs(model)), places(model)["tokens 1 before"]
+    model = compiled("induction")
+    other = compiled("induction")
+    wanted = exchange_in_program(model, "tokens 1 before", *pairs(model))
+    place = places(model)["tokens 1 before"]
     wrong = Place(place.time, place.coordinates[:1])
     assert agreement(model, wrong, wanted) < 0.1
     with torch.no_grad():

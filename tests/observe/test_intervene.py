@@ -1,4 +1,6 @@
-"""Interventions against independent computations: other weights, plain hooks, loops over queries and keys."""
+"""Interventions against independent computations: other weights, plain hooks, loops over queries
+and keys.
+"""
 
 import copy
 import pickle
@@ -16,7 +18,18 @@ from glassformer.handcraft.single_head import SingleHead
 from glassformer.models import Decoder
 from glassformer.observe.capture import capture, find_hook_points
 from glassformer.observe.captured import Captured
-from glassformer.observe.edits import add, change, forbid, force_experts, mean, patch, put, remove_sinks, scale, zero
+from glassformer.observe.edits import (
+    add,
+    change,
+    forbid,
+    force_experts,
+    mean,
+    patch,
+    put,
+    remove_sinks,
+    scale,
+    zero,
+)
 from glassformer.observe.hook_points import ROLES
 from glassformer.observe.intervene import intervene
 from processes import printed
@@ -37,7 +50,11 @@ def run(model: nn.Module, tokens: Tensor) -> Tensor:
     """The output for some tokens, whatever the model's kind."""
     if type(model).__name__ == "EncoderDecoder":
         fields = model.config.fields_per_slot
-        source = tokens if fields == 1 else tokens[:, : tokens.shape[1] // fields * fields].unflatten(1, (-1, fields))
+        source = (
+            tokens
+            if fields == 1
+            else tokens[:, : tokens.shape[1] // fields * fields].unflatten(1, (-1, fields))
+        )
         return model(source, tokens[:, :5])
     if type(model).__name__ == "Encoder" and model.classifier is None:
         return model.hidden(tokens)
@@ -49,7 +66,9 @@ SUBJECTS: dict[str, Any] = {**MODELS, **THEIRS}
 
 
 def made(name: str) -> tuple[nn.Module, float]:
-    """The model, in float64 unless its experts have no such kernel, and the tolerance that its dtype allows."""
+    """The model, in float64 unless its experts have no such kernel, and the tolerance that its
+    dtype allows.
+    """
     model = SUBJECTS[name]().eval()
     return (model, 1e-5) if name in NARROW else (model.double(), 1e-12)
 
@@ -60,7 +79,18 @@ def learned(**changes: Any) -> Decoder:
 
 def kinds(model: nn.Module) -> list[str]:
     roles = {point.role for point in find_hook_points(model)}
-    own = ("embedding", "residual_before", "residual_between", "residual", "attention", "heads", "q", "k", "v", "ffn")
+    own = (
+        "embedding",
+        "residual_before",
+        "residual_between",
+        "residual",
+        "attention",
+        "heads",
+        "q",
+        "k",
+        "v",
+        "ffn",
+    )
     return [kind for kind in (*own, "router", "logits") if ROLES[kind] in roles]
 
 
@@ -97,24 +127,36 @@ def test_its_own_values_change_nothing(name: str) -> None:
     for site in asked:
         with intervene(model, patch(site, own)):
             torch.testing.assert_close(run(model, tokens), plain, rtol=exact, atol=exact)
-    with intervene(model, change("weights", lambda weights: weights), change("scores", lambda scores: scores)):
+    with intervene(
+        model, change("weights", lambda weights: weights), change("scores", lambda scores: scores)
+    ):
         torch.testing.assert_close(run(model, tokens), plain, rtol=near, atol=near)
 
 
 def test_some_heads_of_a_change_are_captured_as_changed() -> None:
-    model, tokens = learned(**EXPERTS), texts()
+    model = learned(**EXPERTS)
+    tokens = texts()
     edit = change("weights", lambda weights: weights.flip(1), layers=0, heads=(1, 3))
-    with intervene(model, edit), capture(model, layers=0) as whole, capture(model, layers=0, heads=[3]) as one:
+    with (
+        intervene(model, edit),
+        capture(model, layers=0) as whole,
+        capture(model, layers=0, heads=[3]) as one,
+    ):
         model(tokens)
     with capture(model, layers=0) as plain:
         model(tokens)
     name = "layers.0.attention"
-    torch.testing.assert_close(one.weights[name][:, 0], plain.weights[name][:, 1], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(one.weights[name][:, 0], whole.weights[name][:, 3], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        one.weights[name][:, 0], plain.weights[name][:, 1], rtol=1e-12, atol=1e-12
+    )
+    torch.testing.assert_close(
+        one.weights[name][:, 0], whole.weights[name][:, 3], rtol=1e-12, atol=1e-12
+    )
 
 
 def test_experts() -> None:
-    model, tokens = learned(**EXPERTS), texts()
+    model = learned(**EXPERTS)
+    tokens = texts()
     name = "layers.1.ffn"
     with capture(model, what="choices", layers=1) as plain:
         model(tokens)
@@ -133,7 +175,10 @@ def test_experts() -> None:
     assert not (seen.last("choices")[name][:, 3] == expert).any()
     others = [0, 1, 2, 4, 5, 6]
     assert torch.equal(seen.last("choices")[name][:, others], choices[:, others])
-    with intervene(model, force_experts((0, 2), layers=1)), capture(model, what=("choices", "shares", "ffn")) as seen:
+    with (
+        intervene(model, force_experts((0, 2), layers=1)),
+        capture(model, what=("choices", "shares", "ffn")) as seen,
+    ):
         model(tokens)
     assert set(seen.last("choices")[name].unique().tolist()) == {0, 2}
     torch.testing.assert_close(seen.last("shares")[name].sum(-1), torch.ones(2, 7).double())
@@ -142,7 +187,9 @@ def test_experts() -> None:
 
 @pytest.mark.parametrize("changes", [{}, EXPERTS])
 def test_generation_with_a_cache_is_that_without(changes: dict[str, Any]) -> None:
-    model, prompt, vector = learned(**changes), texts(1, 6), torch.randn(8).double()
+    model = learned(**changes)
+    prompt = texts(1, 6)
+    vector = torch.randn(8).double()
     edits = (
         add("residual", vector, layers=1),
         zero("heads", layers=0, heads=1),
@@ -159,16 +206,22 @@ def test_generation_with_a_cache_is_that_without(changes: dict[str, Any]) -> Non
 
 
 def test_logits_of_a_generation_by_position() -> None:
-    model, prompt = learned(), texts(1, 6)
+    model = learned()
+    prompt = texts(1, 6)
     best = torch.arange(50.0).double()
-    with intervene(model, put("logits", best, queries=slice(7, None))), capture(model, what="logits") as seen:
+    with (
+        intervene(model, put("logits", best, queries=slice(7, None))),
+        capture(model, what="logits") as seen,
+    ):
         written = generate(model, prompt, 4)[0]
     assert written == [*generate(model, prompt, 2)[0], 49, 49]
     assert [record.queries for record in seen.of("logits")["output"]] == [(5,), (6,), (7,), (8,)]
 
 
 def test_positions_count_padding() -> None:
-    model, alone, vector = learned(**EXPERTS), texts(1, 6), torch.randn(8).double()
+    model = learned(**EXPERTS)
+    alone = texts(1, 6)
+    vector = torch.randn(8).double()
 
     def edits(shift: int) -> tuple[Any, ...]:
         return (
@@ -186,10 +239,20 @@ def test_positions_count_padding() -> None:
 
 
 def test_edits_under_autocast() -> None:
-    model, tokens = learned(**EXPERTS).float(), texts()
+    model = learned(**EXPERTS).float()
+    tokens = texts()
     edits = (
-        *(add("residual", torch.ones(8), layers=1), zero("heads", layers=0, heads=1), forbid(queries=3, keys=1)),
-        *(scale("weights", 0.5, layers=2), scale("q", 2.0, layers=3), zero("v", keys=2), zero("router", experts=1)),
+        *(
+            add("residual", torch.ones(8), layers=1),
+            zero("heads", layers=0, heads=1),
+            forbid(queries=3, keys=1),
+        ),
+        *(
+            scale("weights", 0.5, layers=2),
+            scale("q", 2.0, layers=3),
+            zero("v", keys=2),
+            zero("router", experts=1),
+        ),
         *(scale("experts", 0.5), remove_sinks(layers=1), scale("residual_between", 2.0)),
     )
     with intervene(model, *edits):
@@ -197,12 +260,17 @@ def test_edits_under_autocast() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             found = model(tokens)
     assert found.dtype == torch.bfloat16
-    assert (found - expected).abs().max() < 0.03 * expected.abs().max() < (model(tokens) - expected).abs().max()
+    assert (
+        (found - expected).abs().max()
+        < 0.03 * expected.abs().max()
+        < (model(tokens) - expected).abs().max()
+    )
 
 
 @torch.enable_grad()
 def test_gradients_flow_through_edits_of_every_site() -> None:
-    model, tokens = learned(**EXPERTS), texts(1, 5)
+    model = learned(**EXPERTS)
+    tokens = texts(1, 5)
     with capture(model, what=(*kinds(model), "weights")) as seen:
         model(tokens)
     for site in ("scores", "weights", "experts", *kinds(model)):
@@ -211,8 +279,12 @@ def test_gradients_flow_through_edits_of_every_site() -> None:
         vector = torch.full((size,), 0.1, dtype=torch.double, requires_grad=True)
 
         def loss(at: Tensor, site: str = site) -> Tensor:
-            where = {"keys": 2} if site == "scores" else {}  # what is the same for all keys changes nothing
-            edit = change(site, lambda values: values + at if site == "scores" else values * (1 + at), **where)
+            where = (
+                {"keys": 2} if site == "scores" else {}
+            )  # what is the same for all keys changes nothing
+            edit = change(
+                site, lambda values: values + at if site == "scores" else values * (1 + at), **where
+            )
             with intervene(model, edit):
                 return model(tokens)[:, -1, :2]
 
@@ -224,23 +296,32 @@ def test_gradients_flow_through_edits_of_every_site() -> None:
 
 
 def test_edits_of_outer_blocks_come_first() -> None:
-    model, tokens = learned(), texts()
+    model = learned()
+    tokens = texts()
     one = torch.ones(8).double()
 
     def seen_after(*edits: Any) -> Tensor:
-        with intervene(model, edits[0]), intervene(model, edits[1]), capture(model, what="residual", layers=1) as seen:
+        with (
+            intervene(model, edits[0]),
+            intervene(model, edits[1]),
+            capture(model, what="residual", layers=1) as seen,
+        ):
             model(tokens)
         return seen.last("residual")["layers.1"]
 
     assert (seen_after(zero("residual", layers=1), add("residual", one, layers=1)) == 1).all()
     assert (seen_after(add("residual", one, layers=1), zero("residual", layers=1)) == 0).all()
-    with capture(model, what="residual", layers=1) as outside, intervene(model, zero("residual", layers=1)):
+    with (
+        capture(model, what="residual", layers=1) as outside,
+        intervene(model, zero("residual", layers=1)),
+    ):
         model(tokens)
     assert not outside.last("residual")["layers.1"].any()
 
 
 def test_nothing_is_left_behind() -> None:
-    model, tokens = learned(**EXPERTS), texts()
+    model = learned(**EXPERTS)
+    tokens = texts()
     plain = model(tokens)
 
     def fail(values: Tensor) -> Tensor:
@@ -254,7 +335,8 @@ def test_nothing_is_left_behind() -> None:
 
 
 def test_an_attention_that_has_raised_edits_no_other() -> None:
-    model, tokens = learned(), texts()
+    model = learned()
+    tokens = texts()
     fails = [True]
 
     def halved(weights: Tensor) -> Tensor:
@@ -272,11 +354,16 @@ def test_an_attention_that_has_raised_edits_no_other() -> None:
 
 
 def test_threads_with_edits_of_their_own() -> None:
-    model, tokens = learned(**EXPERTS), texts()
+    model = learned(**EXPERTS)
+    tokens = texts()
 
     def edits(number: int) -> tuple[Any, ...]:
         vector = number * torch.ones(8).double()
-        return add("residual", vector, layers=1), zero("heads", heads=number), scale("weights", 0.5, layers=number)
+        return (
+            add("residual", vector, layers=1),
+            zero("heads", heads=number),
+            scale("weights", 0.5, layers=number),
+        )
 
     def run(number: int) -> Tensor:
         with intervene(model, *edits(number)):
@@ -331,7 +418,8 @@ def test_compiled_parts_run_uncompiled() -> None:
 
 
 def test_functions_may_write_into_their_argument() -> None:
-    model, tokens = learned(), texts(1, 6)
+    model = learned()
+    tokens = texts(1, 6)
     cache = model.new_cache(1, 8)
     model(tokens, cache=cache)
     before = cache.layers[0].keys[:, :, :6].clone()
@@ -351,12 +439,17 @@ def test_a_mean_is_that_of_all_calls() -> None:
     (ffn,), (k,) = (seen.of(kind).values() for kind in ("ffn", "k"))
     expected = torch.cat([record.values.flatten(0, 1) for record in ffn]).mean(0)
     torch.testing.assert_close(found.last("ffn")["layers.1.ffn"], expected.expand(2, 7, 8))
-    expected = torch.cat([record.values.transpose(1, 2).flatten(0, 1) for record in k]).mean(0)[[0, 2]]
-    torch.testing.assert_close(found.last("k")["layers.1.attention"][:, [0, 2], 0], expected.expand(2, 2, 6))
+    expected = torch.cat([record.values.transpose(1, 2).flatten(0, 1) for record in k]).mean(0)[
+        [0, 2]
+    ]
+    torch.testing.assert_close(
+        found.last("k")["layers.1.attention"][:, [0, 2], 0], expected.expand(2, 2, 6)
+    )
 
 
 def test_a_text_of_a_single_head() -> None:
-    head, text = SingleHead(5, 4, 3).double(), torch.randn(6, 5).double()
+    head = SingleHead(5, 4, 3).double()
+    text = torch.randn(6, 5).double()
     expected = head(text)
     expected[3] = 0
     with intervene(head, zero("attention", queries=3)), capture(head, what="attention") as seen:
@@ -366,32 +459,44 @@ def test_a_text_of_a_single_head() -> None:
 
 
 def test_sinks_are_removed_in_float16_too() -> None:
-    model, tokens = learned(**EXPERTS).half(), texts()
-    with intervene(model, remove_sinks(), forbid(queries=2)), capture(model, what=("weights", "heads")) as seen:
+    model = learned(**EXPERTS).half()
+    tokens = texts()
+    with (
+        intervene(model, remove_sinks(), forbid(queries=2)),
+        capture(model, what=("weights", "heads")) as seen,
+    ):
         assert model(tokens).isfinite().all()
     for weights in seen.weights.values():
         sums = weights.sum(-1)
         assert not sums[:, :, 2].any()
-        torch.testing.assert_close(sums[:, :, 3:], torch.ones_like(sums[:, :, 3:]), rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(
+            sums[:, :, 3:], torch.ones_like(sums[:, :, 3:]), rtol=1e-2, atol=1e-2
+        )
     assert not any(values[:, :, 2].any() for values in seen.last("heads").values())
 
 
 @pytest.mark.parametrize("factor", [-1.0, 0.0, 2.0])
 def test_scores_that_an_edit_made_infinite_stay_so(factor: float) -> None:
-    model, tokens = decoder().double().eval(), texts()
+    model = decoder().double().eval()
+    tokens = texts()
     scaled = scale("scores", factor, layers=0, heads=1)
     with intervene(model, forbid(layers=0, heads=1, keys=1, queries=slice(2, None)), scaled):
         expected = model(tokens)
-    with intervene(model, put("scores", -torch.inf, layers=0, heads=1, keys=1, queries=slice(2, None)), scaled):
+    with intervene(
+        model, put("scores", -torch.inf, layers=0, heads=1, keys=1, queries=slice(2, None)), scaled
+    ):
         torch.testing.assert_close(model(tokens), expected)
 
 
 def test_weights_of_scores_that_are_nan_are_nan() -> None:
-    model, tokens = decoder().eval(), texts()
+    model = decoder().eval()
+    tokens = texts()
     model.layers[0].attention.key.weight.fill_(torch.nan)
     for edits in ([], [scale("scores", 1.0, layers=0)]):
         with intervene(model, *edits), capture(model, layers=0) as seen:
-            assert model(tokens).isnan().all() or not edits  # torch's kernel takes few NaN for forbidden
+            assert (
+                model(tokens).isnan().all() or not edits
+            )  # torch's kernel takes few NaN for forbidden
         assert seen.weights["layers.0.attention"][:, :, 1:, 0].isnan().all()
 
 
@@ -406,11 +511,14 @@ def test_a_list_to_add_is_refused_with_what_to_pass() -> None:
             except InputError as error:
                 print(error)
     """
-    assert printed(code).count("of type list; expected a tensor or a number. Pass torch.tensor") == 2
+    assert (
+        printed(code).count("of type list; expected a tensor or a number. Pass torch.tensor") == 2
+    )
 
 
 def test_what_cannot_be_edited_is_refused() -> None:
-    model, tokens = learned(**EXPERTS), texts()
+    model = learned(**EXPERTS)
+    tokens = texts()
 
     def tried(*edits: Any) -> None:
         with intervene(model, *edits):
@@ -487,9 +595,13 @@ def test_what_cannot_be_edited_is_refused() -> None:
 
 def test_a_cross_attention_by_position() -> None:
     model = encoder_decoder().double().eval()
-    source, target = texts(), texts(2, 5)
+    source = texts()
+    target = texts(2, 5)
     name = "decoder_layers.1.cross_attention"
-    with intervene(model, forbid(queries=2, keys=-1, modules=[name])), capture(model, [name]) as seen:
+    with (
+        intervene(model, forbid(queries=2, keys=-1, modules=[name])),
+        capture(model, [name]) as seen,
+    ):
         model(source, target)
     weights = seen.weights[name]
     assert not weights[:, :, 2, 6].any()
@@ -498,7 +610,8 @@ def test_a_cross_attention_by_position() -> None:
 
 
 def test_a_factor_is_broadcast_or_refused() -> None:
-    model, tokens = decoder(num_layers=1).eval(), texts()
+    model = decoder(num_layers=1).eval()
+    tokens = texts()
     with capture(model, what="ffn") as seen:
         model(tokens)
     factor = torch.randn(8)
@@ -506,5 +619,8 @@ def test_a_factor_is_broadcast_or_refused() -> None:
         model(tokens)
     torch.testing.assert_close(scaled[0, "ffn"], seen[0, "ffn"] * factor)
     for wrong in (torch.ones(3), torch.ones(1, 1, 1, 8)):
-        with refused("a factor of .* for ffn at", expected="broadcast"), intervene(model, scale("ffn", wrong)):
+        with (
+            refused("a factor of .* for ffn at", expected="broadcast"),
+            intervene(model, scale("ffn", wrong)),
+        ):
             model(tokens)

@@ -21,7 +21,13 @@ from transformers_models import FAMILIES, NARROW, THEIRS, logits_of, packed
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
-EXPERTS = {"num_kv_heads": 2, "window": 3, "sinks": True, "key_weights": True, "attention_bias": True}
+EXPERTS = {
+    "num_kv_heads": 2,
+    "window": 3,
+    "sinks": True,
+    "key_weights": True,
+    "attention_bias": True,
+}
 MODELS: dict[str, Any] = {
     "decoder": decoder,
     "attention only": lambda: decoder(ff_dim=0),
@@ -39,7 +45,11 @@ def made(name: str) -> tuple[nn.Module, float]:
                 weight.add_(torch.randn_like(weight) / 10)
     if name in NARROW:
         return model, 1e-5
-    return model.double(), 1e-6 if name in ("llama", "mistral", "qwen2") else 1e-10  # whose norms compute in float32
+    return model.double(), 1e-6 if name in (
+        "llama",
+        "mistral",
+        "qwen2",
+    ) else 1e-10  # whose norms compute in float32
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -50,7 +60,8 @@ def test_parts_sum_to_the_logit(name: str) -> None:
     found = direct_logits(model, tokens, 5)
     torch.testing.assert_close(found.total, logits[:, -1, 5])
     torch.testing.assert_close(found.values.sum(0), found.total, rtol=near, atol=near)
-    targets, others = torch.tensor([1, 4, 9]), torch.tensor([0, 2, 2])
+    targets = torch.tensor([1, 4, 9])
+    others = torch.tensor([0, 2, 2])
     found = direct_logits(model, tokens, targets, others, query=3)
     rows = torch.arange(3)
     torch.testing.assert_close(found.total, logits[rows, 3, targets] - logits[rows, 3, others])
@@ -58,9 +69,15 @@ def test_parts_sum_to_the_logit(name: str) -> None:
     assert len(set(found.names)) == len(found.names)
     assert found.names[0] == "embedding"
     assert "layer 1 head 3" in found.names
-    assert ("layer 1 ffn" in found.names) == (name in ("decoder", "gpt2", "llama", "mistral", "qwen2"))
+    assert ("layer 1 ffn" in found.names) == (
+        name in ("decoder", "gpt2", "llama", "mistral", "qwen2")
+    )
     best = found.top(2, row=1)
-    assert abs(best[0][1]) >= abs(best[1][1]) == pytest.approx(float(found.values[:, 1].abs().sort().values[-2]))
+    assert (
+        abs(best[0][1])
+        >= abs(best[1][1])
+        == pytest.approx(float(found.values[:, 1].abs().sort().values[-2]))
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "attention only"])
@@ -76,7 +93,9 @@ def test_what_a_network_adds_to_every_logit_is_its_part_of_each(name: str) -> No
             for name, value in zip(parts.names, parts.values, strict=True)
             if name.startswith(("layer 1 ffn", "layer 1 expert"))
         )
-        torch.testing.assert_close(found.logits[:, target], own, rtol=10 * near, atol=10 * near, check_dtype=False)
+        torch.testing.assert_close(
+            found.logits[:, target], own, rtol=10 * near, atol=10 * near, check_dtype=False
+        )
     if found.effects is None:
         assert any(each.role == "experts" for each in find_hook_points(model))
         return
@@ -107,10 +126,14 @@ def test_the_last_layer_adds_what_its_removal_takes_away() -> None:
     found = direct_logits(model, tokens, 5)
     with capture(model, what=("residual", "ffn"), layers=3) as seen:
         model(tokens)
-    with intervene(model, zero("ffn", layers=3)), capture(model, what="residual", layers=3) as without:
+    with (
+        intervene(model, zero("ffn", layers=3)),
+        capture(model, what="residual", layers=3) as without,
+    ):
         model(tokens)
     stream, less = (each.last("residual")["layers.3"][:, -1] for each in (seen, without))
-    norm, output = model.final_norm, model.output
+    norm = model.final_norm
+    output = model.output
     scale = (stream.square().mean(-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
     expected = ((stream - less) * scale) @ output.weight[5]
     part = found.values[found.names.index("layer 3 ffn")]
@@ -174,10 +197,17 @@ def test_an_encoder_decoder_is_read_in_its_decoder() -> None:
 def test_other_models_are_refused() -> None:
     tokens = torch.randint(2, 20, (2, 6))
     for model in (encoder(num_classes=None), encoder(pooling="max"), FAMILIES["bert"]()):
-        for look in (lambda each: logit_lens(each, tokens), lambda each: direct_logits(each, tokens, 1)):
+        for look in (
+            lambda each: logit_lens(each, tokens),
+            lambda each: direct_logits(each, tokens, 1),
+        ):
             with refused(type(model).__name__):
                 look(model)
-    for arguments in ({"targets": 50}, {"targets": torch.tensor([1, 50])}, {"targets": 1, "others": -1}):
+    for arguments in (
+        {"targets": 50},
+        {"targets": torch.tensor([1, 50])},
+        {"targets": 1, "others": -1},
+    ):
         with refused("targets|others"):
             direct_logits(decoder(), tokens, **arguments)
     with refused("query.*6"):
@@ -204,7 +234,8 @@ def by_definition(model: Any, tokens: Any, target: int) -> dict[str, float]:
             parts[f"layer {layer} attention bias"] = projection.bias
         parts[f"layer {layer} ffn"] = seen[layer, "ffn"][0, -1]
     stream = [float(number) for number in seen[-1, "residual"][0, -1]]
-    width, norm = len(stream), model.final_norm
+    width = len(stream)
+    norm = model.final_norm
     centred = isinstance(norm, nn.LayerNorm)
     mean = sum(stream) / width if centred else 0.0
     scale = (sum((number - mean) ** 2 for number in stream) / width + norm.eps) ** -0.5
@@ -214,9 +245,13 @@ def by_definition(model: Any, tokens: Any, target: int) -> dict[str, float]:
         numbers = [float(number) for number in part]
         shift = sum(numbers) / width if centred else 0.0
         terms = zip(numbers, norm.weight, row, strict=True)
-        found[name] = sum((number - shift) * scale * float(weight) * read for number, weight, read in terms)
+        found[name] = sum(
+            (number - shift) * scale * float(weight) * read for number, weight, read in terms
+        )
     if centred:
-        found["norm bias"] = sum(float(shift) * read for shift, read in zip(norm.bias, row, strict=True))
+        found["norm bias"] = sum(
+            float(shift) * read for shift, read in zip(norm.bias, row, strict=True)
+        )
     if model.output.bias is not None:
         found["output bias"] = float(model.output.bias[target])
     return found
@@ -229,9 +264,13 @@ def cancelling(model: Any) -> None:
         model(token)
     removed = -seen[3, "residual_between"][0, -1]
     block = model.layers[3]
-    block.ffn.register_forward_hook(lambda module, args, output: output.index_fill(2, torch.arange(2), 0.0))
     block.ffn.register_forward_hook(
-        lambda module, args, output: output + removed * (torch.arange(8) < 2) * torch.tensor([0.0, 0, 1])[:, None]
+        lambda module, args, output: output.index_fill(2, torch.arange(2), 0.0)
+    )
+    block.ffn.register_forward_hook(
+        lambda module, args, output: (
+            output + removed * (torch.arange(8) < 2) * torch.tensor([0.0, 0, 1])[:, None]
+        )
     )
 
 
@@ -259,7 +298,9 @@ def shifted(model: Any) -> None:
         (shifted, {"norm": "layer", "attention_bias": True}, torch.bfloat16, 0.03),
     ],
 )
-def test_a_part_adds_what_the_definition_says(change: Any, options: Any, dtype: torch.dtype, near: float) -> None:
+def test_a_part_adds_what_the_definition_says(
+    change: Any, options: Any, dtype: torch.dtype, near: float
+) -> None:
     torch.manual_seed(0)
     model = decoder(**options).eval()
     for weight in model.parameters():
@@ -284,8 +325,14 @@ def test_the_formula_of_a_norm_is_that_of_its_class() -> None:
     classes = importlib.import_module("transformers.models")
     for norm in (
         *(RMSNorm(16), nn.RMSNorm(16), nn.LayerNorm(16), nn.LayerNorm(16, bias=False)),
-        *(classes.llama.modeling_llama.LlamaRMSNorm(16), classes.gemma.modeling_gemma.GemmaRMSNorm(16)),
-        *(classes.cohere.modeling_cohere.CohereLayerNorm(16), classes.olmo.modeling_olmo.OlmoLayerNorm(16)),
+        *(
+            classes.llama.modeling_llama.LlamaRMSNorm(16),
+            classes.gemma.modeling_gemma.GemmaRMSNorm(16),
+        ),
+        *(
+            classes.cohere.modeling_cohere.CohereLayerNorm(16),
+            classes.olmo.modeling_olmo.OlmoLayerNorm(16),
+        ),
         classes.nemotron.modeling_nemotron.NemotronLayerNorm1P(16),
     ):
         for weight in norm.parameters():

@@ -18,8 +18,12 @@ from small_models import decoder, encoder, encoder_decoder
 from transformers_models import bert_classifier, gpt2, llama
 
 LENGTH = 5
-REAL = torch.tensor([[False, False, True, True, True], [True] * LENGTH, [False, False, False, False, True]])
-TOKENS = torch.randint(1, 40, REAL.shape, generator=torch.Generator().manual_seed(0)).masked_fill(~REAL, 0)
+REAL = torch.tensor(
+    [[False, False, True, True, True], [True] * LENGTH, [False, False, False, False, True]]
+)
+TOKENS = torch.randint(1, 40, REAL.shape, generator=torch.Generator().manual_seed(0)).masked_fill(
+    ~REAL, 0
+)
 KINDS = ("weights", "k", "heads", "residual_before", "residual", "ffn", "logits")
 KEYS = ("k", "v")
 
@@ -43,9 +47,12 @@ def inputs(model: Any, real: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", ["decoder", "window", "gpt2", "llama", "eager"])
 @pytest.mark.parametrize("rows", [[0, 1, 2], [0], [1], [0, 2]])
 def test_records_know_which_positions_are_real(name: str, rows: list[int]) -> None:
-    model: Any = {"gpt2": gpt2, "llama": llama, "eager": llama, "window": lambda: decoder(window=2)}.get(
-        name, decoder
-    )()
+    model: Any = {
+        "gpt2": gpt2,
+        "llama": llama,
+        "eager": llama,
+        "window": lambda: decoder(window=2),
+    }.get(name, decoder)()
     if name == "eager":
         model.set_attn_implementation("eager")
     texts = {key: value[rows] for key, value in inputs(model, REAL).items()}
@@ -84,10 +91,18 @@ def test_encoders_and_memories() -> None:
     seen = captured(encoder(pad_id=0), {"tokens": tokens})
     assert all(equal(record.real, right) for record in seen.records if record.what != "logits")
     assert [record.real for record in seen.records if record.what == "logits"] == [None]
-    bert = captured(bert_classifier(), {"input_ids": tokens, "attention_mask": right.long()}, what=("weights", "k"))
+    bert = captured(
+        bert_classifier(),
+        {"input_ids": tokens, "attention_mask": right.long()},
+        what=("weights", "k"),
+    )
     assert equal(bert.real, right)
     target = torch.tensor([[1, 2, 3]] * 3)
-    seen = captured(encoder_decoder(), {"source": tokens, "target": target, "source_real": right}, what=("k", "heads"))
+    seen = captured(
+        encoder_decoder(),
+        {"source": tokens, "target": target, "source_real": right},
+        what=("k", "heads"),
+    )
     for record in seen.records:
         if record.source or (record.cross and record.what == "k"):
             assert equal(record.real, right)
@@ -102,7 +117,13 @@ def test_each_step_of_a_generation_has_its_own_positions(make: Any) -> None:
         if make is decoder:
             generate(model, [[3, 1, 4], [1, 5, 9, 2, 6], [5]], 3)
         else:
-            model.generate(TOKENS, attention_mask=REAL.long(), max_new_tokens=3, do_sample=False, pad_token_id=0)
+            model.generate(
+                TOKENS,
+                attention_mask=REAL.long(),
+                max_new_tokens=3,
+                do_sample=False,
+                pad_token_id=0,
+            )
     for kind in ("residual", "k"):
         first, *steps = (record for records in seen.of(kind).values() for record in records)
         assert equal(first.real, REAL)

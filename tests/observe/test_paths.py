@@ -1,4 +1,6 @@
-"""Path patching against the other way to do it: all parts between sender and receiver keep their corrupted value."""
+"""Path patching against the other way to do it: all parts between sender and receiver keep their
+corrupted value.
+"""
 
 from itertools import product
 from typing import Any
@@ -19,7 +21,9 @@ HELD = ("attention", "ffn")
 
 
 @torch.no_grad()
-def held(model: nn.Module, sender: Sender, receiver: Any, count: int, clean: Tensor, corrupted: Tensor) -> Tensor:
+def held(
+    model: nn.Module, sender: Sender, receiver: Any, count: int, clean: Tensor, corrupted: Tensor
+) -> Tensor:
     """The metric, with all parts between sender and receiver patched from the corrupted run."""
     with capture(model, what=(*HELD, "heads")) as ours:
         model(clean)
@@ -49,7 +53,9 @@ RECEIVERS = ("logits", Receiver(1, 1, "q"), Receiver(1, 0, "k"), Receiver(1, 0, 
 PATHS = [*product(("decoder", "experts", "gpt2", "llama"), (Sender(0, 2), Sender(0)), RECEIVERS)]
 
 
-@pytest.mark.parametrize(("kind", "sender", "receiver"), [*PATHS, ("experts", Sender(0, 1), Receiver(3, 2, "q"))])
+@pytest.mark.parametrize(
+    ("kind", "sender", "receiver"), [*PATHS, ("experts", Sender(0, 1), Receiver(3, 2, "q"))]
+)
 def test_a_path_is_all_else_held(kind: str, sender: Sender, receiver: Any) -> None:
     makers: dict[str, Any] = {"decoder": decoder, "experts": lambda: decoder(**EXPERTS)}
     model = (makers.get(kind) or FAMILIES[kind])().double().eval()

@@ -24,7 +24,11 @@ EVERYTHING = ("weights", "scores", "q", "k", "v", "residual", "ffn")
 
 def kinds_of(model: nn.Module) -> list[str]:
     points = list(own_points(model))
-    experts = [kind for kind in ("router", "choices", "shares", "experts") if any(p.role == "experts" for p in points)]
+    experts = [
+        kind
+        for kind in ("router", "choices", "shares", "experts")
+        if any(p.role == "experts" for p in points)
+    ]
     return [*EVERYTHING, *experts, *(["sinks"] if any(point.sinks for point in points) else [])]
 
 
@@ -49,7 +53,10 @@ def test_sinks_choices_and_shares_fit_the_rest() -> None:
 def test_chosen_places_are_those_of_the_whole(name: str) -> None:
     model = MODELS[name]()
     kinds = kinds_of(model)
-    with capture(model, what=kinds) as whole, capture(model, what=kinds, heads=1, queries=[-1, 1]) as some:
+    with (
+        capture(model, what=kinds) as whole,
+        capture(model, what=kinds, heads=1, queries=[-1, 1]) as some,
+    ):
         run(model, 2, 6)
     assert len(some.records) == len(whole.records)
     for part, record in zip(some.records, whole.records, strict=True):
@@ -70,7 +77,9 @@ def test_chosen_places_are_those_of_the_whole(name: str) -> None:
 
 
 def test_a_generation_gives_rows_by_their_positions() -> None:
-    """Window 3 in every second layer, experts, and every kind: the steps together are one pass over the whole text."""
+    """Window 3 in every second layer, experts, and every kind: the steps together are one pass over
+    the whole text.
+    """
     model = decoder(**{**EXPERTS, "window": 3})
     kinds = kinds_of(model)
     prompt = torch.randint(50, (2, 4))
@@ -147,7 +156,12 @@ def eager(x: Tensor, module: Any, allowed: Tensor) -> tuple[Tensor, dict[str, Te
     q = module._heads(module.query(x), module.num_heads)
     k, v = module.keys_and_values(x)
     group = module.num_heads // module.num_kv_heads
-    scores = q @ k.repeat_interleave(group, 1).mT * module.head_dim**-0.5 * module.key_weights[:, None, None]
+    scores = (
+        q
+        @ k.repeat_interleave(group, 1).mT
+        * module.head_dim**-0.5
+        * module.key_weights[:, None, None]
+    )
     sink = module.sinks[:, None, None].expand(*scores.shape[:3], 1)
     weights = torch.cat([scores.masked_fill(~allowed, -torch.inf), sink], -1).softmax(-1)[..., :-1]
     held = {"q": q, "k": k, "v": v, "scores": scores, "weights": weights}
@@ -159,14 +173,18 @@ def eager(x: Tensor, module: Any, allowed: Tensor) -> tuple[Tensor, dict[str, Te
 
 @pytest.mark.parametrize("window", [None, 3])
 def test_gradients_are_those_of_held_weights(window: int | None) -> None:
-    module = GroupedQueryAttention(12, 4, 6, 2, window=window, key_weights=True, sinks=True).double()
+    module = GroupedQueryAttention(
+        12, 4, 6, 2, window=window, key_weights=True, sinks=True
+    ).double()
     x = torch.randn(2, 7, 12, dtype=torch.float64)
     position = torch.arange(7)
     allowed = (position <= position[:, None]) & (position > position[:, None] - (window or 7))
     out, held = eager(x, module, allowed)
     (out.square().sum() + out.sum()).backward()
     kinds = ("q", "k", "v", "scores", "weights")
-    with capture(nn.ModuleDict({"only": module}), what=kinds, retain_grad=True, heads=[1, 2], queries=[2, 5]) as seen:
+    with capture(
+        nn.ModuleDict({"only": module}), what=kinds, retain_grad=True, heads=[1, 2], queries=[2, 5]
+    ) as seen:
         again = module(x)
     assert all(record.grad is None for record in seen.records)
     (again.square().sum() + again.sum()).backward()
@@ -186,8 +204,12 @@ def test_gradients_of_what_blocks_return() -> None:
     tokens = torch.randint(1, 50, (2, 6))
     held: dict[str, Tensor] = {}
     for name in ("layers.0", "layers.1.ffn"):
-        model.get_submodule(name).register_forward_hook(lambda _, __, out, name=name: held.update({name: out}))
-    with capture(model, what=("residual", "ffn"), layers=[0, 1], retain_grad=True, queries=[1, 3]) as seen:
+        model.get_submodule(name).register_forward_hook(
+            lambda _, __, out, name=name: held.update({name: out})
+        )
+    with capture(
+        model, what=("residual", "ffn"), layers=[0, 1], retain_grad=True, queries=[1, 3]
+    ) as seen:
         logits = model(tokens)
         for each in held.values():
             each.retain_grad()
@@ -252,7 +274,9 @@ def test_gradients_that_there_cannot_be_are_refused() -> None:
 def test_keys_of_a_windowed_cache_come_in_order(length: int) -> None:
     for steps in range(9):
         cache = LayerCache(1, 1, 2, 20, 4)
-        numbers = torch.arange(steps + length, dtype=torch.float32).view(1, 1, -1, 1).expand(1, 1, -1, 2)
+        numbers = (
+            torch.arange(steps + length, dtype=torch.float32).view(1, 1, -1, 1).expand(1, 1, -1, 2)
+        )
         for step in range(steps):
             cache.append(numbers[:, :, step : step + 1], numbers[:, :, step : step + 1])
         start = cache.length
@@ -265,7 +289,10 @@ def test_keys_of_a_windowed_cache_come_in_order(length: int) -> None:
 def test_positions_out_of_range_are_refused() -> None:
     model: Model = encoder()
     tokens = torch.randint(1, 50, (2, 6))
-    for queries, message in (([6], r"queries \[6\] of a text of 6 positions"), ([-7], r"queries \[-7\]")):
+    for queries, message in (
+        ([6], r"queries \[6\] of a text of 6 positions"),
+        ([-7], r"queries \[-7\]"),
+    ):
         with refused(message), capture(model, queries=queries):
             model(tokens)
     with refused("which no call had"), capture(model, queries=slice(6, 9)):
@@ -288,7 +315,8 @@ def test_captured_inputs_give_every_weight(name: str) -> None:
     assert [kept.name for kept in seen.inputs] == list(records)
     for kept, (record,) in zip(seen.inputs, records.values(), strict=True):
         assert (kept.layer, kept.source, kept.cross) == (record.layer, record.source, record.cross)
-        heads, queries = range(kept.inputs.q.shape[1]), range(kept.inputs.q.shape[2])
+        heads = range(kept.inputs.q.shape[1])
+        queries = range(kept.inputs.q.shape[2])
         found = exact_rows(kept.inputs, heads, queries, ["weights"]).weights
         assert torch.equal(found, record.values)
         assert kept.inputs.v.shape[3] == 0

@@ -21,7 +21,8 @@ from glassformer.observe.sweep import Sweep, ablation_sweep, attribution_sweep, 
 from refusals import refused
 from small_models import decoder
 
-CLEAN, CORRUPTED = torch.tensor([[3, 1, 4, 1, 5]]), torch.tensor([[3, 1, 6, 1, 5]])
+CLEAN = torch.tensor([[3, 1, 4, 1, 5]])
+CORRUPTED = torch.tensor([[3, 1, 6, 1, 5]])
 VALUES = torch.tensor([[0.5, -4.0, math.nan], [1.0, 2.0, 3.5]])
 
 
@@ -41,7 +42,9 @@ RESULTS: dict[str, Any] = {
     ),
     "estimate": lambda model: attribution_sweep(model, CLEAN, CORRUPTED, metric, site="residual"),
     "paths": lambda model: path_sweep(model, CLEAN, CORRUPTED, metric, Receiver(2, 1)),
-    "paths of ffn": lambda model: path_sweep(model, CLEAN, CORRUPTED, metric, "logits", senders="ffn"),
+    "paths of ffn": lambda model: path_sweep(
+        model, CLEAN, CORRUPTED, metric, "logits", senders="ffn"
+    ),
     "lens": lambda model: logit_lens(model, CLEAN, targets=7),
     "direct logits": lambda model: direct_logits(model, CLEAN, 7, 8),
     "scores": lambda model: head_scores(model, repeated_tokens(40, 8, 4)),
@@ -77,7 +80,8 @@ def test_a_result_fits_one_screen(result: Result) -> None:
 
 def test_its_table_has_a_row_for_each_place(result: Result) -> None:
     pytest.importorskip("pandas")
-    frame, table = result.to_pandas(), result.table()
+    frame = result.to_pandas()
+    table = result.table()
     assert [*frame.columns] == [*table.axes, *table.columns]
     column = table.ranked[0]
     assert len(frame) == table.values(column).numel()
@@ -120,7 +124,8 @@ def test_places_print_as_a_table() -> None:
 
 def test_a_sweep_prints_what_it_is() -> None:
     assert repr(sweep()).splitlines() == [
-        "Sweep of heads: 2 layers x 3 heads, 4 forward passes of several places, 1 place without a value",
+        "Sweep of heads: 2 layers x 3 heads, 4 forward passes of several places, 1 place without "
+        "a value",
         "metric 1 clean; effects on it:",
         "  layer 3 head 1    -4",
         "  layer 5 head 2  +3.5",
@@ -147,7 +152,9 @@ def test_labels_are_escaped() -> None:
 
 
 def test_values_of_few_bits_are_ranked_too() -> None:
-    found = DirectLogits(("a", "b"), torch.tensor([[1.0], [-2.0]], dtype=torch.bfloat16), torch.ones(1))
+    found = DirectLogits(
+        ("a", "b"), torch.tensor([[1.0], [-2.0]], dtype=torch.bfloat16), torch.ones(1)
+    )
     assert found.top(1) == [("b", -2.0)]
 
 
@@ -161,7 +168,8 @@ def test_pandas_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_passes_are_counted() -> None:
-    model, runs = decoder().eval(), []
+    model = decoder().eval()
+    runs = []
     model.embedding.register_forward_hook(lambda *_: runs.append(1))
     for call in (
         lambda: ablation_sweep(model, CLEAN, metric),

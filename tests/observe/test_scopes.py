@@ -1,4 +1,6 @@
-"""What belongs to a block of ``intervene`` or ``capture`` stays in it: copies, tasks, files, other threads."""
+"""What belongs to a block of ``intervene`` or ``capture`` stays in it: copies, tasks, files, other
+threads.
+"""
 
 import asyncio
 import contextlib
@@ -19,7 +21,11 @@ from refusals import refused
 from small_models import decoder
 from transformers_models import FAMILIES, logits_of
 
-EDITS = (zero("heads", layers=1, heads=0), scale("weights", 0.5, layers=0), add("residual", 1.0, layers=0, queries=-1))
+EDITS = (
+    zero("heads", layers=1, heads=0),
+    scale("weights", 0.5, layers=0),
+    add("residual", 1.0, layers=0, queries=-1),
+)
 
 
 def small(kind: str = "decoder") -> nn.Module:
@@ -29,7 +35,8 @@ def small(kind: str = "decoder") -> nn.Module:
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["decoder", "gpt2"])
 def test_a_copy_made_in_a_block_is_unedited(kind: str) -> None:
-    model, tokens = small(kind), torch.randint(1, 50, (2, 6))
+    model = small(kind)
+    tokens = torch.randint(1, 50, (2, 6))
     plain = logits_of(model, tokens)
     with intervene(model, *EDITS), capture(model, what="residual") as seen:
         twin = copy.deepcopy(model)
@@ -47,7 +54,8 @@ def test_a_copy_made_in_a_block_is_unedited(kind: str) -> None:
 
 @torch.no_grad()
 def test_a_copy_made_in_a_block_can_be_edited_as_its_original() -> None:
-    model, tokens = small(), torch.randint(1, 50, (2, 6))
+    model = small()
+    tokens = torch.randint(1, 50, (2, 6))
     for made in (scale("heads", 2.0), zero("residual")):
         for edit in (scale("heads", 2.0), zero("residual_before")):
             with intervene(model, edit):
@@ -65,7 +73,8 @@ def test_a_copy_made_in_a_block_can_be_edited_as_its_original() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["decoder", "gpt2"])
 def test_tasks_have_all_edits_of_the_block_that_began_them_or_none(kind: str) -> None:
-    model, tokens = small(kind), torch.randint(1, 50, (2, 6))
+    model = small(kind)
+    tokens = torch.randint(1, 50, (2, 6))
     plain = logits_of(model, tokens)
     with intervene(model, *EDITS):
         edited = logits_of(model, tokens)
@@ -78,7 +87,8 @@ def test_tasks_have_all_edits_of_the_block_that_began_them_or_none(kind: str) ->
         return found
 
     async def main() -> None:
-        inside, after = asyncio.Event(), asyncio.Event()
+        inside = asyncio.Event()
+        after = asyncio.Event()
         other = asyncio.create_task(run(inside))
         with intervene(model, *EDITS), capture(model, what=("q", "residual")) as seen:
             ours = asyncio.create_task(run(inside, after))
@@ -96,7 +106,8 @@ def test_tasks_have_all_edits_of_the_block_that_began_them_or_none(kind: str) ->
 
 @torch.no_grad()
 def test_a_run_in_another_thread_is_named() -> None:
-    model, tokens = small(), torch.randint(1, 50, (2, 6))
+    model = small()
+    tokens = torch.randint(1, 50, (2, 6))
     with refused("another thread"), intervene(model, zero("ffn")):
         thread = threading.Thread(target=lambda: model(tokens))
         thread.start()
@@ -106,13 +117,15 @@ def test_a_run_in_another_thread_is_named() -> None:
 
 
 def test_a_continuation_reads_anew_what_was_read_under_other_edits() -> None:
-    model, prompt = small(), [3, 4, 5, 6]
+    model = small()
+    prompt = [3, 4, 5, 6]
 
     def fresh(given: list[int]) -> list[int]:
         return list(Continuation(model).reply(given, 6))
 
     with torch.no_grad(), intervene(model, *EDITS):
-        edited, longer = fresh(prompt), fresh([*prompt, 7])
+        edited = fresh(prompt)
+        longer = fresh([*prompt, 7])
     assert edited != fresh(prompt)
     kept = Continuation(model)
     assert list(kept.reply(prompt, 6)) == fresh(prompt)
@@ -141,7 +154,8 @@ def test_a_stream_goes_on_under_the_edits_that_it_began_with() -> None:
 
 @torch.no_grad()
 def test_ctrl_c_while_a_block_begins_or_ends_leaves_no_edit() -> None:
-    model, tokens = decoder(num_layers=2).eval(), torch.tensor([[3, 1, 4]])
+    model = decoder(num_layers=2).eval()
+    tokens = torch.tensor([[3, 1, 4]])
     plain = model(tokens)
 
     def act() -> None:

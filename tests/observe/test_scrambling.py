@@ -29,7 +29,9 @@ class Recorder:
 
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned"])
 @pytest.mark.parametrize("fields", [1, 2])
-def test_a_model_without_source_positions_passes_and_one_with_fails(fields: int, positions: str) -> None:
+def test_a_model_without_source_positions_passes_and_one_with_fails(
+    fields: int, positions: str
+) -> None:
     model = encoder_decoder(fields_per_slot=fields, source_positions=positions).eval()
     with torch.no_grad():
         model.output.weight.mul_(10)
@@ -37,7 +39,10 @@ def test_a_model_without_source_positions_passes_and_one_with_fails(fields: int,
     source[0, 4:], source[1, 5:] = 0, 0
     target = torch.tensor([[1, 5]])
     result = scrambling_test(
-        lambda source: model(source, target.expand(len(source), -1)), source, model.real_source(source), max_orders=130
+        lambda source: model(source, target.expand(len(source), -1)),
+        source,
+        model.real_source(source),
+        max_orders=130,
     )
     assert [context.orders for context in result.contexts] == [24, 120, 130]
     assert [context.exhaustive for context in result.contexts] == [True, True, False]
@@ -80,7 +85,9 @@ def test_beyond_the_limit_a_seeded_sample_of_different_orders() -> None:
 
 def test_the_limit_is_exactly_all_orders_of_seven() -> None:
     for count, orders, exhaustive in ((7, 5040, True), (8, 5040, False), (2, 2, True)):
-        result = scrambling_test(lambda source: torch.ones(len(source), 1), torch.arange(count)[None])
+        result = scrambling_test(
+            lambda source: torch.ones(len(source), 1), torch.arange(count)[None]
+        )
         assert (result.orders, result.exhaustive, result.holds) == (orders, exhaustive, True)
 
 
@@ -88,14 +95,20 @@ def test_changes_by_hand() -> None:
     """Of [5, 1, 9] the first position is the logit of token 0, against a constant 4.5 for token 1."""
     source = torch.tensor([[5, 1, 9], [2, 2, 2]])
     result = scrambling_test(
-        lambda source: torch.stack([source[:, 0].float(), torch.full((len(source),), 4.5)], -1), source
+        lambda source: torch.stack([source[:, 0].float(), torch.full((len(source),), 4.5)], -1),
+        source,
     )
     first, second = result.contexts
     assert first.largest_change == 4.0  # 5 to 1, and 5 to 9 alike
     assert first.worst_order == (1, 0, 2)
     assert first.changed_tokens == 2  # the two orders that begin with 1
     assert (second.largest_change, second.changed_tokens, second.orders) == (0.0, 0, 6)
-    assert (result.largest_change, result.changed_tokens, result.orders, result.holds) == (4.0, 2, 12, False)
+    assert (result.largest_change, result.changed_tokens, result.orders, result.holds) == (
+        4.0,
+        2,
+        12,
+        False,
+    )
     text = str(result)
     assert "FAILS: 2 contexts, all orders, 12 in all" in text
     assert "tokens changed 2 of 10" in text
@@ -111,7 +124,9 @@ def test_the_tolerance_is_for_logits_and_never_for_tokens(tolerance: float, hold
         return torch.stack([source[:, 0] * 0.1 + 1, torch.zeros(len(source))], -1)
 
     assert scrambling_test(slightly, source, tolerance=tolerance).holds == holds
-    tipping = scrambling_test(lambda source: slightly(source) - torch.tensor([1.05, 0.0]), source, tolerance=0.2)
+    tipping = scrambling_test(
+        lambda source: slightly(source) - torch.tensor([1.05, 0.0]), source, tolerance=0.2
+    )
     assert (tipping.changed_tokens, tipping.holds) == (1, False)
 
 
@@ -119,7 +134,8 @@ def test_models_are_asked_without_gradients() -> None:
     weight = torch.ones(1, requires_grad=True)
     grads = []
     scrambling_test(
-        lambda source: grads.append((source * weight).requires_grad) or asked(source), torch.arange(3)[None]
+        lambda source: grads.append((source * weight).requires_grad) or asked(source),
+        torch.arange(3)[None],
     )
     assert set(grads) == {False}
 

@@ -11,7 +11,12 @@ from torch import Tensor, nn
 from glassformer.layers.attention import is_edited
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.observe.capture import capture
-from glassformer.observe.detectors import HeadScores, attention_faithfulness, head_scores, rank_correlation
+from glassformer.observe.detectors import (
+    HeadScores,
+    attention_faithfulness,
+    head_scores,
+    rank_correlation,
+)
 from glassformer.observe.edits import add, change, mean, patch, put, scale, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import direct_logits, logit_lens
@@ -28,9 +33,17 @@ def decoder(layers: int = 2, **options: Any) -> Decoder:
 
 
 def small(kind: str, **options: Any) -> Any:
-    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "pad_token_id": 0}
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_attention_heads": 4,
+        "pad_token_id": 0,
+    }
     config = getattr(tf, f"{kind}Config")(**sizes, **options)
-    return getattr(tf, f"{kind}ForMaskedLM" if kind == "Bert" else f"{kind}ForCausalLM")(config).eval()
+    return getattr(tf, f"{kind}ForMaskedLM" if kind == "Bert" else f"{kind}ForCausalLM")(
+        config
+    ).eval()
 
 
 @torch.no_grad()
@@ -56,22 +69,32 @@ def test_a_block_that_ends_before_one_that_began_later_takes_its_own_edit_along(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_large_number_does_not_hide_that_parts_are_scaled(dtype: torch.dtype) -> None:
     model = small("Granite", num_hidden_layers=2, residual_multiplier=0.22)
-    model.get_input_embeddings().weight.data[1, 7] = 100.0  # as at the first position of real models
+    model.get_input_embeddings().weight.data[1, 7] = (
+        100.0  # as at the first position of real models
+    )
     texts = TOKENS.clone()
     texts[:, 0] = 1
     for training in (False, True):
         model.to(dtype).train(training)
-        with refused("differs"), intervene(model, change("residual_between", lambda values: values, layers=0)):
+        with (
+            refused("differs"),
+            intervene(model, change("residual_between", lambda values: values, layers=0)),
+        ):
             model(texts)
 
 
 def test_weights_of_keys_that_a_window_leaves_out_are_zero() -> None:
-    model, keys = decoder(window=4), [0, 1, 5]
+    model = decoder(window=4)
+    keys = [0, 1, 5]
     for query in (-1, 5):
         with torch.no_grad(), capture(model) as seen:
             model(TOKENS)
-        found = attention_faithfulness(model, TOKENS, metric, query=query, keys=keys, layers=[-1, 0])
-        wanted = torch.stack([seen[layer, "weights"][:, :, query][..., keys] for layer in (0, 1)], 1)
+        found = attention_faithfulness(
+            model, TOKENS, metric, query=query, keys=keys, layers=[-1, 0]
+        )
+        wanted = torch.stack(
+            [seen[layer, "weights"][:, :, query][..., keys] for layer in (0, 1)], 1
+        )
         torch.testing.assert_close(found.weights, wanted, rtol=0, atol=1e-6)
         assert found.layers == (0, 1)
 
@@ -92,8 +115,20 @@ def test_layers_without_attention_are_not_counted_as_others() -> None:
 def test_stages_of_layers_without_attention_are_not_left_out() -> None:
     kinds = ["full_attention", "linear_attention", "full_attention"]
     sizes: dict[str, Any] = {"linear_num_value_heads": 4, "linear_num_key_heads": 2}
-    sizes |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "num_experts": 0, "mlp_only_layers": [0, 1, 2]}
-    model = small("Qwen3Next", num_hidden_layers=3, num_key_value_heads=2, head_dim=8, layer_types=kinds, **sizes)
+    sizes |= {
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "num_experts": 0,
+        "mlp_only_layers": [0, 1, 2],
+    }
+    model = small(
+        "Qwen3Next",
+        num_hidden_layers=3,
+        num_key_value_heads=2,
+        head_dim=8,
+        layer_types=kinds,
+        **sizes,
+    )
     with refused("attention in the layers"):
         logit_lens(model, TOKENS)
 
@@ -128,7 +163,10 @@ def test_the_share_of_a_sink_is_that_of_the_softmax() -> None:
         with intervene(model, edit), capture(model, what="sinks") as edited:
             model(TOKENS)
         torch.testing.assert_close(edited[0, "sinks"], seen[0, "sinks"], rtol=0, atol=1e-6)
-    with intervene(model, change("scores", lambda scores: scores)), capture(model, what="weights") as edited:
+    with (
+        intervene(model, change("scores", lambda scores: scores)),
+        capture(model, what="weights") as edited,
+    ):
         model(TOKENS)
     assert {record.what for record in edited.records} == {"weights"}
 
@@ -142,10 +180,15 @@ def test_gradients_of_weights_are_those_before_a_hook_of_the_output_projection()
     step = 1e-5 * torch.randn(record.values.shape[-2:], dtype=torch.float64).tril()
 
     def moved(sign: int) -> Tensor:
-        with torch.no_grad(), intervene(model, change("weights", lambda values: values + sign * step, heads=0)):
+        with (
+            torch.no_grad(),
+            intervene(model, change("weights", lambda values: values + sign * step, heads=0)),
+        ):
             return metric(model(TOKENS)).sum()
 
-    torch.testing.assert_close((record.grad[:, 0] * step).sum(), (moved(1) - moved(-1)) / 2, rtol=1e-5, atol=1e-12)
+    torch.testing.assert_close(
+        (record.grad[:, 0] * step).sum(), (moved(1) - moved(-1)) / 2, rtol=1e-5, atol=1e-12
+    )
 
 
 @torch.no_grad()
@@ -162,14 +205,20 @@ def test_edits_of_one_stream_in_nested_blocks_are_made_in_a_first_run(kind: str)
 @pytest.mark.parametrize("factor", [0.0, 2.0])
 def test_gradients_of_weights_are_those_of_an_edited_head(factor: float) -> None:
     model = decoder(1)
-    with intervene(model, scale("heads", factor, heads=0)), capture(model, retain_grad=True) as seen:
+    with (
+        intervene(model, scale("heads", factor, heads=0)),
+        capture(model, retain_grad=True) as seen,
+    ):
         metric(model(TOKENS)).sum().backward()
     (record,) = seen.of("weights")["layers.0.attention"]
     assert bool((record.grad[:, 0] == 0).all()) == (factor == 0)
     step = 1e-3 * torch.randn(record.values.shape[-2:]).tril()
 
     def moved(sign: int) -> Tensor:
-        edits = change("weights", lambda values: values + sign * step, heads=0), scale("heads", factor, heads=0)
+        edits = (
+            change("weights", lambda values: values + sign * step, heads=0),
+            scale("heads", factor, heads=0),
+        )
         with torch.no_grad(), intervene(model, *edits):
             return metric(model(TOKENS)).sum()
 
@@ -189,7 +238,9 @@ def test_gradients_of_scores_within_an_edit_of_weights_are_refused() -> None:
 def test_a_lens_at_some_positions_is_edited_there(kind: str) -> None:
     model = decoder(logit_cap=5.0) if kind == "capped" else decoder()
     if kind == "hooked":
-        model.output.register_forward_hook(lambda _, given, logits: torch.cat([logits[:, :-1], 0 * logits[:, -1:]], 1))
+        model.output.register_forward_hook(
+            lambda _, given, logits: torch.cat([logits[:, :-1], 0 * logits[:, -1:]], 1)
+        )
     with intervene(model, add("logits", torch.arange(20.0), queries=-1)):
         whole = logit_lens(model, TOKENS)
         torch.testing.assert_close(logit_lens(model, TOKENS, queries=(-1, 2)), whole[:, :, [-1, 2]])
@@ -206,9 +257,12 @@ def test_probabilities_of_a_lens_in_bfloat16_are_those_of_its_logits() -> None:
 
 
 def test_effects_that_are_estimated_in_bfloat16_are_not_rounded_to_the_metrics_size() -> None:
-    model, other = decoder().bfloat16(), TOKENS.roll(1, 0)
+    model = decoder().bfloat16()
+    other = TOKENS.roll(1, 0)
     near, far = (
-        attribution_sweep(model, TOKENS, other, lambda x, more=more: metric(x).float() + more).effects  # type: ignore[misc]
+        attribution_sweep(
+            model, TOKENS, other, lambda x, more=more: metric(x).float() + more
+        ).effects  # type: ignore[misc]
         for more in (0, 999)
     )
     torch.testing.assert_close(near, far, rtol=0, atol=1e-3)
@@ -222,17 +276,22 @@ def test_a_rank_correlation_with_nan_is_nan() -> None:
 
 def test_tokens_that_are_hidden_are_no_induction() -> None:
     """After the earlier 5 stands one that no query sees."""
-    texts, real = torch.tensor([[1, 5, 2, 3, 5]]), torch.tensor([[True, True, False, True, True]])
+    texts = torch.tensor([[1, 5, 2, 3, 5]])
+    real = torch.tensor([[True, True, False, True, True]])
     assert head_scores(decoder(), {"tokens": texts, "key_padding": real}).induction.isnan().all()
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("site", ["residual_before", "residual_between", "residual", "v"])
 def test_a_sweep_in_bfloat16_gives_a_place_its_clean_value(site: Any) -> None:
-    model, clean, corrupted = decoder(), TOKENS[:1], TOKENS[:1].clone()
+    model = decoder()
+    clean = TOKENS[:1]
+    corrupted = TOKENS[:1].clone()
     corrupted[0, 3] = 19
     model.embedding.weight[19] *= 300  # next to which the clean value vanishes
-    found = patch_sweep(model.bfloat16(), clean, corrupted, lambda logits: metric(logits).float(), site=site)
+    found = patch_sweep(
+        model.bfloat16(), clean, corrupted, lambda logits: metric(logits).float(), site=site
+    )
     with capture(model, what=site) as seen:
         model(clean)
     for layer, place in ((0, 1), (1, 0)) if site == "v" else ((0, 3), (1, 3)):
@@ -262,22 +321,37 @@ def test_a_decoder_that_classifies_answers_for_the_last_token_of_each_text(kind:
     for layer, head in ((0, 0), (1, 3)):
         with intervene(classifier, zero("heads", layers=layer, heads=head)):
             wanted = asked().mean()
-        torch.testing.assert_close(swept[layer, head].float(), wanted - asked().mean(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            swept[layer, head].float(), wanted - asked().mean(), rtol=0, atol=1e-6
+        )
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
 @pytest.mark.parametrize("site", ["residual", "residual_between", "attention"])
 def test_blocks_of_t5_give_biases_beside_their_stream(site: Any, part: Any) -> None:
-    """Which layers after the first take over: it cannot be skipped, and three outputs are no router's."""
-    sizes = {"vocab_size": 20, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
-    model = tf.T5ForConditionalGeneration(tf.T5Config(**sizes, decoder_start_token_id=0, pad_token_id=0)).eval()
+    """Which layers after the first take over: it cannot be skipped, and three outputs are no
+    router's.
+    """
+    sizes = {
+        "vocab_size": 20,
+        "d_model": 16,
+        "d_kv": 4,
+        "d_ff": 24,
+        "num_layers": 2,
+        "num_heads": 4,
+    }
+    model = tf.T5ForConditionalGeneration(
+        tf.T5Config(**sizes, decoder_start_token_id=0, pad_token_id=0)
+    ).eval()
     texts = {"input_ids": TOKENS[:, :6], "decoder_input_ids": TOKENS[:, :4]}
     found = ablation_sweep(model, texts, metric, site=site, part=part)
     stack = model.get_encoder() if part == "encoder" else model.get_decoder()
     for layer, block in enumerate(stack.block):
         inside = [
-            name for name, each in model.named_modules() if each is (block.layer[0] if site == "attention" else block)
+            name
+            for name, each in model.named_modules()
+            if each is (block.layer[0] if site == "attention" else block)
         ]
         with intervene(model, zero(site, modules=inside, queries=1)):
             wanted = metric(model(**texts).logits).mean()
@@ -285,7 +359,9 @@ def test_blocks_of_t5_give_biases_beside_their_stream(site: Any, part: Any) -> N
 
 
 def test_another_attention_is_checked_again() -> None:
-    def doubled(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float, **_: Any) -> Any:
+    def doubled(
+        module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float, **_: Any
+    ) -> Any:
         scores = (2 * scaling * q @ k.mT).masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf)
         return (scores.softmax(-1) @ v).transpose(1, 2).contiguous(), None
 
@@ -320,7 +396,9 @@ def test_a_mean_ablation_refuses_reference_texts_with_padding() -> None:
     ablation_sweep(decoder(), texts, metric, reference=texts)
     real[1, :3] = False
     with refused("padding.*key_padding"):
-        ablation_sweep(decoder(), texts, metric, reference=texts | {"key_padding": real}, mean="all")
+        ablation_sweep(
+            decoder(), texts, metric, reference=texts | {"key_padding": real}, mean="all"
+        )
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -400,7 +478,9 @@ def test_inference_mode_is_refused_where_gradients_are_needed() -> None:
 
 
 def test_padding_on_the_left_is_refused_where_it_would_be_counted_as_positions() -> None:
-    model = tf.GPT2LMHeadModel(tf.GPT2Config(vocab_size=20, n_positions=16, n_embd=16, n_layer=2, n_head=2)).eval()
+    model = tf.GPT2LMHeadModel(
+        tf.GPT2Config(vocab_size=20, n_positions=16, n_embd=16, n_layer=2, n_head=2)
+    ).eval()
     texts = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)}
     texts["attention_mask"][0, :3] = 0
     right = texts | {"position_ids": (texts["attention_mask"].cumsum(1) - 1).clamp(min=0)}
@@ -433,7 +513,11 @@ def test_an_edit_of_experts_changes_what_edits_before_it_leave(kind: str) -> Non
     for inner in (zero("experts", layers=0), scale("experts", 0.0, layers=0)):
         with intervene(model, scaled, inner):
             torch.testing.assert_close(answer(), wanted, rtol=0, atol=1e-6)
-        with intervene(model, scaled), intervene(model, inner), capture(model, what="experts", layers=0) as seen:
+        with (
+            intervene(model, scaled),
+            intervene(model, inner),
+            capture(model, what="experts", layers=0) as seen,
+        ):
             torch.testing.assert_close(answer(), wanted, rtol=0, atol=1e-6)
         assert not seen[0, "experts"].any()
     with intervene(model, scaled, put("ffn", 0.0, layers=1)):
@@ -445,7 +529,12 @@ def test_an_edit_of_experts_changes_what_edits_before_it_leave(kind: str) -> Non
 
 @torch.no_grad()
 def test_attention_beside_blocks_of_another_kind_has_its_own_layers_positions() -> None:
-    sizes = {"num_key_value_heads": 2, "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1}
+    sizes = {
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+    }
     model = small("Jamba", **sizes, expert_layer_period=100, mamba_d_state=4, mamba_dt_rank=2)
     cache = model(TOKENS[:, :6], use_cache=True).past_key_values
     with capture(model) as seen:
@@ -453,5 +542,7 @@ def test_attention_beside_blocks_of_another_kind_has_its_own_layers_positions() 
     with capture(model) as whole:
         model(TOKENS[:, :7], use_cache=False)
     for layer in (1, 3):
-        torch.testing.assert_close(seen[layer, "weights"], whole[layer, "weights"][:, :, -1:], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            seen[layer, "weights"], whole[layer, "weights"][:, :, -1:], rtol=0, atol=1e-6
+        )
     assert {(record.queries, record.keys) for record in seen.records} == {((6,), range(7))}

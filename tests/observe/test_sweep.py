@@ -20,7 +20,13 @@ from glassformer.observe.detectors import head_scores
 from glassformer.observe.edits import patch, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
-from glassformer.observe.sweep import SWEPT, ablation_steps, ablation_sweep, attribution_sweep, patch_sweep
+from glassformer.observe.sweep import (
+    SWEPT,
+    ablation_steps,
+    ablation_sweep,
+    attribution_sweep,
+    patch_sweep,
+)
 from refusals import refused
 from small_models import decoder, encoder, encoder_decoder
 from transformers_models import EXPERTS, FAMILIES, THEIRS, gpt_oss, logits_of, metric, packed, pair
@@ -40,7 +46,9 @@ MAKERS: dict[str, Any] = {
 
 def made(kind: str) -> Any:
     model = MAKERS[kind]().eval()
-    return model if kind == "gpt-oss" else model.double()  # whose experts have no kernel for float64
+    return (
+        model if kind == "gpt-oss" else model.double()
+    )  # whose experts have no kernel for float64
 
 
 def slow(*kinds: str) -> list[Any]:
@@ -55,38 +63,52 @@ def captured(model: nn.Module, clean: Tensor, site: Any) -> Captured:
 
 
 @torch.no_grad()
-def naive(model: nn.Module, seen: Captured, corrupted: Tensor, site: str, layer: int, **where: int) -> float:
+def naive(
+    model: nn.Module, seen: Captured, corrupted: Tensor, site: str, layer: int, **where: int
+) -> float:
     with intervene(model, patch(site, seen, layers=layer, **where)):
         return float(metric(logits_of(model, corrupted)).mean())
 
 
 @pytest.mark.parametrize("site", DENSE)
 @pytest.mark.parametrize(
-    "kind", ["decoder", *slow("gpt2", "experts", "encoder", "pre-norm", "llama", "mistral", "gpt-oss")]
+    "kind",
+    ["decoder", *slow("gpt2", "experts", "encoder", "pre-norm", "llama", "mistral", "gpt-oss")],
 )
 def test_a_sweep_is_a_forward_pass_for_each_place(kind: str, site: Any) -> None:
     model = made(kind)
-    near = 1e-5 if kind in ("llama", "mistral", "gpt-oss") else 1e-12  # whose norms compute in float32
+    near = (
+        1e-5 if kind in ("llama", "mistral", "gpt-oss") else 1e-12
+    )  # whose norms compute in float32
     clean, corrupted = pair()
     found = patch_sweep(model, clean, corrupted, metric, site=site, batch_size=6)
     assert found.clean == pytest.approx(float(metric(logits_of(model, clean)).mean()), abs=near)
-    assert found.corrupted == pytest.approx(float(metric(logits_of(model, corrupted)).mean()), abs=near)
-    axis, seen = _NAMES[found.axes[1]][site in ("k", "v")], captured(model, clean, site)
+    assert found.corrupted == pytest.approx(
+        float(metric(logits_of(model, corrupted)).mean()), abs=near
+    )
+    axis = _NAMES[found.axes[1]][site in ("k", "v")]
+    seen = captured(model, clean, site)
     for layer, row in enumerate(found.values):
         for place, value in enumerate(row):
             expected = naive(model, seen, corrupted, site, layer, **{axis: place})
             assert float(value) == pytest.approx(expected, abs=near * max(1, abs(expected)))
     assert found.restored.abs().max() > 1e-6
-    together = patch_sweep(model, clean, corrupted, metric, site=site, batch_size=64)  # several layers in a pass
+    together = patch_sweep(
+        model, clean, corrupted, metric, site=site, batch_size=64
+    )  # several layers in a pass
     torch.testing.assert_close(together.values, found.values, rtol=near, atol=near)
 
 
 def test_places_of_three_axes_and_chosen_layers() -> None:
     model = decoder().double().eval()
     clean, corrupted = pair()
-    found = patch_sweep(model, clean, corrupted, metric, by=("layer", "head", "position"), layers=(1, -1))
+    found = patch_sweep(
+        model, clean, corrupted, metric, by=("layer", "head", "position"), layers=(1, -1)
+    )
     assert (found.values.shape, found.layers) == ((2, 4, 6), (1, 3))
-    expected = naive(model, captured(model, clean, "heads"), corrupted, "heads", 3, heads=2, queries=4)
+    expected = naive(
+        model, captured(model, clean, "heads"), corrupted, "heads", 3, heads=2, queries=4
+    )
     assert float(found.values[1, 2, 4]) == pytest.approx(expected, abs=1e-6)
     whole = patch_sweep(model, clean, corrupted, metric, site="residual", by=("layer",))
     torch.testing.assert_close(whole.restored, torch.ones(4).double(), rtol=1e-10, atol=1e-10)
@@ -101,18 +123,28 @@ def test_only_what_a_patch_can_change_is_computed(kind: str) -> None:
     block = (model.layers if kind == "decoder" else model.transformer.h)[-1]
     sizes: list[tuple[int, int]] = []
     ffn = block.ffn if kind == "decoder" else block.mlp
-    ours, theirs = ffn.forward, block.forward
+    ours = ffn.forward
+    theirs = block.forward
     ffn.forward = lambda x: (sizes.append(tuple(x.shape[:2])), ours(x))[1]
     found = patch_sweep(model, clean, corrupted, metric, layers=0, batch_size=12)
-    assert sizes == [(3, 6), (3, 6), (12, 1)]  # two whole runs, then all four heads at once, for the last position
+    assert sizes == [
+        (3, 6),
+        (3, 6),
+        (12, 1),
+    ]  # two whole runs, then all four heads at once, for the last position
     sizes.clear()
-    block.forward = lambda x, *args, **kwargs: (sizes.append(tuple(x.shape[:2])), theirs(x, *args, **kwargs))[1]
+    block.forward = lambda x, *args, **kwargs: (
+        sizes.append(tuple(x.shape[:2])),
+        theirs(x, *args, **kwargs),
+    )[1]
     del ffn.forward
     patch_sweep(model, clean, corrupted, metric, site="residual", layers=0, batch_size=3)
     assert sizes == [(3, 6), (3, 6), (3, 2), (3, 1)]  # the first four positions agree
     del block.forward
     assert found.effects.abs().min() > 0
-    both = patch_sweep(model, clean, corrupted, lambda logits: logits[..., 0].sum(1), logits=(3, -1), layers=0)
+    both = patch_sweep(
+        model, clean, corrupted, lambda logits: logits[..., 0].sum(1), logits=(3, -1), layers=0
+    )
     with intervene(model, patch("heads", captured(model, clean, "heads"), layers=0, heads=1)):
         expected = logits_of(model, corrupted)[:, [3, 5], 0].sum(1).mean()
     assert float(both.values[0, 1]) == pytest.approx(float(expected), abs=1e-12)
@@ -123,14 +155,19 @@ def test_sweeps_in_threads_do_not_disturb_one_another() -> None:
     texts = [pair() for _ in range(4)]
     alone = [patch_sweep(model, *each, metric, site="residual").values for each in texts]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda each: patch_sweep(model, *each, metric, site="residual").values, texts * 3))
+        together = list(
+            pool.map(
+                lambda each: patch_sweep(model, *each, metric, site="residual").values, texts * 3
+            )
+        )
     for at, values in enumerate(together):
         torch.testing.assert_close(values, alone[at % 4], rtol=0, atol=0)
     assert not any(each._forward_hooks or "forward" in vars(each) for each in model.modules())
 
 
 def test_an_interrupted_sweep_keeps_what_it_has() -> None:
-    model, calls = decoder().double().eval(), 0
+    model = decoder().double().eval()
+    calls = 0
 
     def interrupted(logits: Tensor) -> Tensor:
         nonlocal calls
@@ -151,14 +188,20 @@ def test_what_cannot_be_swept_is_refused() -> None:
     both: dict[str, Any] = {"source": clean, "target": clean}
     calls: dict[str, Callable[[], Any]] = {
         "site = 'pixels'": lambda: patch_sweep(model, clean, corrupted, metric, site="pixels"),  # type: ignore[arg-type]
-        "by = ": lambda: patch_sweep(model, clean, corrupted, metric, site="ffn", by=("layer", "head")),
+        "by = ": lambda: patch_sweep(
+            model, clean, corrupted, metric, site="ffn", by=("layer", "head")
+        ),
         r"\(2, 6\).*\(2, 5\)": lambda: patch_sweep(model, clean, corrupted[:, 1:], metric),
-        "NaN": lambda: patch_sweep(model, clean, corrupted, lambda logits: logits.sum() * float("nan")),
+        "NaN": lambda: patch_sweep(
+            model, clean, corrupted, lambda logits: logits.sum() * float("nan")
+        ),
         "in both": lambda: patch_sweep(model, clean, clean, metric).restored,
         "layers.*7": lambda: patch_sweep(model, clean, corrupted, metric, layers=7),
         "experts of Decoder": lambda: ablation_sweep(model, clean, metric, site="experts"),
         "part = 'cross'": lambda: ablation_sweep(model, clean, metric, part="cross"),
-        "ffn of the cross-attention": lambda: ablation_sweep(two_stacks, both, metric, site="ffn", part="cross"),
+        "ffn of the cross-attention": lambda: ablation_sweep(
+            two_stacks, both, metric, site="ffn", part="cross"
+        ),
         "restored of an ablation": lambda: ablation_sweep(model, clean, metric).restored,
     }
     for got, call in calls.items():
@@ -172,13 +215,19 @@ def test_what_cannot_be_swept_is_refused() -> None:
     ):
         with refused(name, expected="a row for each text"):
             ablation_sweep(model, texts, metric)  # type: ignore[arg-type]
-    for wrong in (lambda logits: logits[:, -1], lambda logits: 1.0, lambda logits: logits[:, -1].argmax(-1)):
+    for wrong in (
+        lambda logits: logits[:, -1],
+        lambda logits: 1.0,
+        lambda logits: logits[:, -1].argmax(-1),
+    ):
         for sweep in (patch_sweep, attribution_sweep):
             with refused("a metric that gives", expected=r"\[2\]"):
                 sweep(model, clean, corrupted, wrong)
     stored = model(corrupted)
     with refused("one position with those of 6", fix="logits="):
-        patch_sweep(model, clean, corrupted, lambda logits: (logits.log_softmax(-1) - stored).sum((1, 2)))
+        patch_sweep(
+            model, clean, corrupted, lambda logits: (logits.log_softmax(-1) - stored).sum((1, 2))
+        )
     for reads in (-2, 3):
         with refused("fails on logits", expected="logits = -1", fix="logits="):
             patch_sweep(model, clean, corrupted, lambda logits, reads=reads: logits[:, reads, 0])
@@ -187,7 +236,9 @@ def test_what_cannot_be_swept_is_refused() -> None:
 MIXTURES = {
     "own": lambda: decoder(**EXPERTS, ff_bias=True).double().eval(),
     "packed": lambda: packed(ff_bias=True),
-    "mixtral": lambda: FAMILIES["mixtral"](initializer_range=0.2),  # whose experts have no kernel for float64
+    "mixtral": lambda: FAMILIES["mixtral"](
+        initializer_range=0.2
+    ),  # whose experts have no kernel for float64
     "gpt-oss": lambda: gpt_oss(initializer_range=0.2),
 }
 
@@ -223,7 +274,9 @@ def test_an_expert_is_removed_as_if_its_last_matrix_were_zero(kind: str) -> None
             expected[layer, expert] = metric(logits_of(model, clean)).mean()
     torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-5)
     assert found.effects.abs().max() > 1e-3
-    each = ablation_sweep(model, clean, metric, site="experts", by=("layer", "expert", "position"), layers=0)
+    each = ablation_sweep(
+        model, clean, metric, site="experts", by=("layer", "expert", "position"), layers=0
+    )
     with capture(model, what="choices", layers=0) as seen:
         logits_of(model, clean)
     for expert in seen.last("choices").popitem()[1][:, 2].unique().tolist():
@@ -262,7 +315,9 @@ def test_a_patched_expert_gives_what_it_gave_in_the_other_run(kind: str) -> None
                 with replaced(mixture, False, there.add):
                     expected = float(metric(logits_of(model, corrupted)).mean())
                 value = found.values[layer, expert]
-                assert float(value if by is None else value[place]) == pytest.approx(expected, abs=1e-5)
+                assert float(value if by is None else value[place]) == pytest.approx(
+                    expected, abs=1e-5
+                )
     assert found.effects.abs().max() > 1e-3
     if kind != "packed":
         estimate = attribution_sweep(model, clean, corrupted, metric, site="experts")
@@ -274,7 +329,8 @@ def test_a_patched_expert_gives_what_it_gave_in_the_other_run(kind: str) -> None
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
 def test_the_parts_of_an_encoder_decoder(part: Any, norm_first: bool) -> None:
     model = encoder_decoder(norm_first=norm_first, final_norm=norm_first).double().eval()
-    source, target = torch.randint(1, 20, (2, 6)), torch.randint(1, 20, (2, 5))
+    source = torch.randint(1, 20, (2, 6))
+    target = torch.randint(1, 20, (2, 5))
     texts = {"source": source, "target": target}
     changed = "target" if part == "decoder" else "source"
     other = {**texts, changed: texts[changed] % 19 + 1}
@@ -304,7 +360,10 @@ def test_the_parts_of_an_encoder_decoder(part: Any, norm_first: bool) -> None:
     if part != "cross":
         stream = patch_sweep(model, texts, other, metric, part=part, site="residual", by=("layer",))
         assert stream.restored[-1] == pytest.approx(1)
-        assert patch_sweep(model, texts, other, metric, part=part, site="ffn").effects.abs().max() > 1e-8
+        assert (
+            patch_sweep(model, texts, other, metric, part=part, site="ffn").effects.abs().max()
+            > 1e-8
+        )
 
 
 @pytest.mark.parametrize("site", DENSE)
@@ -314,7 +373,9 @@ def test_attribution_is_the_first_order_of_the_exact_sweep(kind: str, site: Any)
     clean, corrupted = pair()
     with torch.no_grad():
         rows = model.get_input_embeddings().weight if kind in FAMILIES else model.embedding.weight
-        rows[1] = rows[clean[0, 2]] + 1e-6 * torch.randn_like(rows[1])  # two texts that nearly agree
+        rows[1] = rows[clean[0, 2]] + 1e-6 * torch.randn_like(
+            rows[1]
+        )  # two texts that nearly agree
         clean[:, 2] = clean[0, 2]
     exact = patch_sweep(model, clean, corrupted, metric, site=site)
     estimate = attribution_sweep(model, clean, corrupted, metric, site=site)
@@ -323,17 +384,25 @@ def test_attribution_is_the_first_order_of_the_exact_sweep(kind: str, site: Any)
     effects = estimate.values - estimate.corrupted
     assert effects.abs().max() > 1e-10
     if kind != "llama":  # whose norms compute in float32
-        axis, seen = _NAMES[exact.axes[1]][site in ("k", "v")], captured(model, clean, site)
+        axis = _NAMES[exact.axes[1]][site in ("k", "v")]
+        seen = captured(model, clean, site)
         places = range(exact.values.shape[1])
-        direct = [[naive(model, seen, corrupted, site, n, **{axis: place}) for place in places] for n in exact.layers]
+        direct = [
+            [naive(model, seen, corrupted, site, n, **{axis: place}) for place in places]
+            for n in exact.layers
+        ]
         torch.testing.assert_close(
-            effects, torch.tensor(direct, dtype=torch.double) - exact.corrupted, rtol=1e-3, atol=1e-11
+            effects,
+            torch.tensor(direct, dtype=torch.double) - exact.corrupted,
+            rtol=1e-3,
+            atol=1e-11,
         )
 
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_attribution_runs_the_model_twice_and_once_back(steps: int) -> None:
-    model, calls = decoder().double().eval(), {"forward": 0, "backward": 0}
+    model = decoder().double().eval()
+    calls = {"forward": 0, "backward": 0}
     block: Any = model.layers[0]
     block.register_forward_hook(lambda *_: calls.update(forward=calls["forward"] + 1))
     block.register_full_backward_hook(lambda *_: calls.update(backward=calls["backward"] + 1))
@@ -355,11 +424,14 @@ def test_integrated_gradients_agree_better_where_the_metric_saturates() -> None:
 
     exact = patch_sweep(model, clean, corrupted, saturated, site="residual_before")
     one, many = (
-        attribution_sweep(model, clean, corrupted, saturated, site="residual_before", steps=n) for n in (1, 32)
+        attribution_sweep(model, clean, corrupted, saturated, site="residual_before", steps=n)
+        for n in (1, 32)
     )
     assert exact.agreement(exact) == pytest.approx(1)
     assert exact.agreement(many) > exact.agreement(one)
-    total = many.values[0].sum() - many.corrupted * many.values.shape[1]  # completeness of integrated gradients
+    total = (
+        many.values[0].sum() - many.corrupted * many.values.shape[1]
+    )  # completeness of integrated gradients
     assert float(total) == pytest.approx(exact.clean - exact.corrupted, abs=0.02)
     with refused("sweeps over"):
         exact.agreement(patch_sweep(model, clean, corrupted, saturated))
@@ -369,14 +441,18 @@ def test_a_sweep_in_steps_is_the_sweep() -> None:
     model, (tokens, _) = decoder().eval(), pair()
     whole = ablation_sweep(model, tokens, metric)
     seen = []
-    for sweep in ablation_steps(model, tokens, metric, batch_size=2 * len(tokens), order=[1, 3, 0, 2]):
+    for sweep in ablation_steps(
+        model, tokens, metric, batch_size=2 * len(tokens), order=[1, 3, 0, 2]
+    ):
         seen.append(sweep.values.isfinite())
         assert sweep.clean == whole.clean
     assert not seen[0].any()
     assert not seen[1][0].any()  # layer 1 is first
     assert seen[-1].all()
     torch.testing.assert_close(sweep.values, whole.values, rtol=0, atol=1e-6)
-    passes = [sweep.values.isfinite().all(1).tolist() for sweep in ablation_steps(model, tokens, metric)]
+    passes = [
+        sweep.values.isfinite().all(1).tolist() for sweep in ablation_steps(model, tokens, metric)
+    ]
     assert passes == [4 * [False], 4 * [True], 4 * [True]]  # all layers of a short text together
     with refused("order"):
         next(ablation_steps(model, tokens, metric, order=[1]))
@@ -399,7 +475,10 @@ def test_a_loaded_model_stands_for_its_network() -> None:
     loaded = SimpleNamespace(model=network)
     clean, corrupted = pair()
     plain = network(clean)
-    for sweep in (ablation_sweep(loaded, clean, metric), patch_sweep(loaded, clean, corrupted, metric)):
+    for sweep in (
+        ablation_sweep(loaded, clean, metric),
+        patch_sweep(loaded, clean, corrupted, metric),
+    ):
         assert sweep.values.shape[0] == len(network.layers)
     assert torch.equal(head_scores(loaded, clean).previous, head_scores(network, clean).previous)
     assert torch.equal(logit_lens(loaded, clean), logit_lens(network, clean))

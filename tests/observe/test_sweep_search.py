@@ -1,4 +1,6 @@
-"""Sweeps where a following norm amplifies rounding: what is removed or patched is written, not reached by adding."""
+"""Sweeps where a following norm amplifies rounding: what is removed or patched is written, not
+reached by adding.
+"""
 
 from typing import Any
 
@@ -25,7 +27,9 @@ def metric(logits: Tensor) -> Tensor:
 
 
 def loud(site: str, layer: int = 1, **options: Any) -> Any:
-    """A model in which one part is a million times as large as the rest of the stream, and norms have no eps to see."""
+    """A model in which one part is a million times as large as the rest of the stream, and norms
+    have no eps to see.
+    """
     torch.manual_seed(0)
     model: Any = decoder(num_layers=3, norm_eps=1e-12, **options).eval()
     block = model.layers[layer]
@@ -64,13 +68,17 @@ def test_a_removed_stream_is_zero(site: Any, by: Any) -> None:
         ("ffn", {"norm_place": "both", "norm": "layer"}, {"queries": 4}),
     ],
 )
-def test_the_rounding_of_what_is_removed_goes_with_it(site: Any, options: Any, where: dict[str, int]) -> None:
+def test_the_rounding_of_what_is_removed_goes_with_it(
+    site: Any, options: Any, where: dict[str, int]
+) -> None:
     """A part of 1e6 leaves 0.1 of its rounding in float32, as much as all other parts."""
     model = loud(site, **options)
     found = ablation_sweep(model, TOKENS, metric, site=site)
     with intervene(model, zero(site, layers=1, **where)):
         expected = metric(model(TOKENS))
-    torch.testing.assert_close(found.by_text[1, *where.values()].float(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        found.by_text[1, *where.values()].float(), expected, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_removed_expert_leaves_the_sum_of_the_others() -> None:
@@ -79,12 +87,20 @@ def test_a_removed_expert_leaves_the_sum_of_the_others() -> None:
         model(TOKENS)
     choices, shares, outputs = (seen[1, kind] for kind in ("choices", "shares", "experts"))
     expected = (shares[..., None] * outputs).masked_fill((choices == 1)[..., None], 0).sum(2)
-    with intervene(model, zero("experts", layers=1, experts=1)), capture(model, what="ffn", layers=1) as removed:
+    with (
+        intervene(model, zero("experts", layers=1, experts=1)),
+        capture(model, what="ffn", layers=1) as removed,
+    ):
         model(TOKENS)
     torch.testing.assert_close(removed[1, "ffn"], expected)
     block = model.layers[1].ffn
-    block.register_forward_hook(lambda module, args, output: 3 * output)  # after what its experts give
-    with intervene(model, zero("experts", layers=1, experts=1)), capture(model, what="ffn", layers=1) as hooked:
+    block.register_forward_hook(
+        lambda module, args, output: 3 * output
+    )  # after what its experts give
+    with (
+        intervene(model, zero("experts", layers=1, experts=1)),
+        capture(model, what="ffn", layers=1) as hooked,
+    ):
         model(TOKENS)
     torch.testing.assert_close(hooked[1, "ffn"], 3 * expected)
 
@@ -106,16 +122,21 @@ def test_a_patched_part_is_that_of_the_clean_run() -> None:
     torch.testing.assert_close(within.by_text[1, 1].float(), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("receivers", ["logits", Receiver(2, 1, "q"), (Receiver(1, 0, "v"), "logits")])
+@pytest.mark.parametrize(
+    "receivers", ["logits", Receiver(2, 1, "q"), (Receiver(1, 0, "v"), "logits")]
+)
 def test_a_path_has_the_clean_sender_alone(receivers: Any) -> None:
-    """The corrupted embedding is a million times as large as the clean one: in float32 nothing of it may stay."""
+    """The corrupted embedding is a million times as large as the clean one: in float32 nothing of
+    it may stay.
+    """
     torch.manual_seed(0)
     model: Any = decoder(num_layers=3, norm_eps=1e-12).eval()
     model.embedding.weight[7].mul_(1e6)
     exact = decoder(num_layers=3, norm_eps=1e-12).double().eval()
     exact.load_state_dict(model.state_dict())
     found, expected = (
-        path_sweep(each, TOKENS, OTHER, lambda logits: logits[:, 0, 3], receivers, logits=2) for each in (model, exact)
+        path_sweep(each, TOKENS, OTHER, lambda logits: logits[:, 0, 3], receivers, logits=2)
+        for each in (model, exact)
     )
     assert abs(expected.embedding - expected.clean) < 100
     assert found.embedding == pytest.approx(expected.embedding, rel=1e-4, abs=1e-4)

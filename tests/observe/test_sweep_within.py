@@ -1,4 +1,6 @@
-"""Sweeps, lenses, direct logits and paths of models with adapters, hooks, wrapped projections, and within edits."""
+"""Sweeps, lenses, direct logits and paths of models with adapters, hooks, wrapped projections, and
+within edits.
+"""
 
 from itertools import product
 from typing import Any
@@ -35,7 +37,10 @@ def small(kind: str = "decoder") -> Any:
 
 
 def projection_of(model: Any, layer: int) -> str:
-    name = {"Decoder": "layers.{}.attention.output", "GPT2LMHeadModel": "transformer.h.{}.attn.c_proj"}
+    name = {
+        "Decoder": "layers.{}.attention.output",
+        "GPT2LMHeadModel": "transformer.h.{}.attn.c_proj",
+    }
     return name.get(type(model).__name__, "model.layers.{}.self_attn.o_proj").format(layer)
 
 
@@ -44,7 +49,9 @@ def single(model: nn.Module, *edits: Any) -> Tensor:
         return metric(logits_of(model, CORRUPTED))
 
 
-def check_sweep(model: nn.Module, site: Any, *places: tuple[int, int], near: float = 1e-12, batch: int = 128) -> Sweep:
+def check_sweep(
+    model: nn.Module, site: Any, *places: tuple[int, int], near: float = 1e-12, batch: int = 128
+) -> Sweep:
     """A patch sweep that has, at these layers and heads or positions, what single runs have."""
     with capture(model, what=site) as seen:
         model(CLEAN)
@@ -90,7 +97,10 @@ def test_a_projection_is_what_its_module_does(kind: str, what: str) -> None:
     with capture(model, what=("heads", "attention"), layers=1) as seen:
         model(CLEAN)
     (heads,), (added,) = (list(seen.last(kind).values()) for kind in ("heads", "attention"))
-    with intervene(model, zero("heads", layers=1, heads=2)), capture(model, what="attention", layers=1) as without:
+    with (
+        intervene(model, zero("heads", layers=1, heads=2)),
+        capture(model, what="attention", layers=1) as without,
+    ):
         model(CLEAN)
     writes = ov_circuit(model, 1, 2).right  # what the head's coordinates write
     expected = added - next(iter(without.last("attention").values()))
@@ -98,7 +108,11 @@ def test_a_projection_is_what_its_module_does(kind: str, what: str) -> None:
     expected = expected - expected.mean(-1, keepdim=True) if kind == "gpt2" else expected
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
     if what != "hook":
-        path = path_patch(model, CLEAN, CORRUPTED, metric, Sender(1, 2), Receiver(last, 0)) if last > 1 else None
+        path = (
+            path_patch(model, CLEAN, CORRUPTED, metric, Sender(1, 2), Receiver(last, 0))
+            if last > 1
+            else None
+        )
         direct = path_patch(model, CLEAN, CORRUPTED, metric, Sender(1, 2), "logits")
         assert path is None or abs(path.effects[0]) > 0
         if last == 1:  # in the last layer the ffn alone is between
@@ -111,16 +125,24 @@ def test_a_wrapped_projection_is_found_without_a_weight() -> None:
         model.set_submodule(name, wrapped(model.get_submodule(name), "lora").double())
     found = direct_logits(model, CLEAN, 5, 7)
     torch.testing.assert_close(found.values.sum(0), found.total)
-    torch.testing.assert_close(found.total, logits_of(model, CLEAN)[:, -1, 5] - logits_of(model, CLEAN)[:, -1, 7])
+    torch.testing.assert_close(
+        found.total, logits_of(model, CLEAN)[:, -1, 5] - logits_of(model, CLEAN)[:, -1, 7]
+    )
     torch.testing.assert_close(logit_lens(model, CLEAN)[-1], logits_of(model, CLEAN))
 
 
 OUTER = {
-    "the stage after the site (W2)": ("residual", (add("residual_before", 1.5, layers=2, queries=3),)),
+    "the stage after the site (W2)": (
+        "residual",
+        (add("residual_before", 1.5, layers=2, queries=3),),
+    ),
     "a factor after the site": ("ffn", (scale("residual", 2.0, layers=1),)),
     "a value after the heads": ("heads", (put("residual_between", 0.3, layers=1, queries=-1),)),
     "examples (W3)": ("heads", (add("residual", 2.0, layers=0, examples=1),)),
-    "a value for each text": ("ffn", (put("residual", torch.tensor([0.0, 1.0])[:, None, None], layers=0, queries=4),)),
+    "a value for each text": (
+        "ffn",
+        (put("residual", torch.tensor([0.0, 1.0])[:, None, None], layers=0, queries=4),),
+    ),
     "the heads of an adapter": ("heads", (put("heads", 0.1, layers=1, heads=3),)),
     "attention (W4)": ("heads", (scale("attention", 3.0, layers=1),)),
     "the stream between (L1)": ("residual_before", (add("residual_between", 1.0, layers=1),)),
@@ -133,7 +155,10 @@ OUTER = {
 @pytest.mark.parametrize("batch_size", [2, 128])
 @pytest.mark.parametrize("name", OUTER)
 def test_a_sweep_within_edits_is_single_runs_within_them(name: str, batch_size: int) -> None:
-    model, (site, outer) = carrying("decoder", "lora") if "adapter" in name else small(), OUTER[name]
+    model, (site, outer) = (
+        carrying("decoder", "lora") if "adapter" in name else small(),
+        OUTER[name],
+    )
     with intervene(model, *outer):
         found = check_sweep(model, site, (0, 2), (1, 3), (2, 2), batch=batch_size)
     assert found.effects.abs().max() > 1e-6
@@ -160,7 +185,8 @@ def test_attribution_within_edits_is_the_derivative() -> None:  # W4, L3
         found = attribution_sweep(model, None, CORRUPTED, metric)
         step = 1e-6
         lower, upper = (
-            float(single(model, scale("heads", 1 + each, layers=1, heads=2)).mean()) for each in (-step, step)
+            float(single(model, scale("heads", 1 + each, layers=1, heads=2)).mean())
+            for each in (-step, step)
         )
     assert float(found.effects[1, 2]) == pytest.approx((lower - upper) / (2 * step), rel=1e-6)
     assert not found.values.requires_grad
@@ -168,7 +194,10 @@ def test_attribution_within_edits_is_the_derivative() -> None:  # W4, L3
 
 def test_direct_logits_within_edits_name_what_they_add() -> None:  # W5
     model = small()
-    for edits in ((add("residual", 2.0, layers=1),), (scale("attention", 3.0, layers=1), zero("ffn", layers=0))):
+    for edits in (
+        (add("residual", 2.0, layers=1),),
+        (scale("attention", 3.0, layers=1), zero("ffn", layers=0)),
+    ):
         with intervene(model, *edits):
             found = direct_logits(model, CLEAN, 5, 7)
             logits = model(CLEAN)[:, -1]
@@ -239,7 +268,9 @@ def test_hooks_that_name_rows_and_positions_are_kept_to_the_texts() -> None:  # 
         check_sweep(model, site, (0, 3), (2, 2), (3, 3))
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "gemma3", "qwen3", "olmo2", "granite", "cohere", "gpt-neox", "phi"])
+@pytest.mark.parametrize(
+    "kind", ["gemma2", "gemma3", "qwen3", "olmo2", "granite", "cohere", "gpt-neox", "phi"]
+)
 def test_blocks_that_are_found_by_structure_are_swept(kind: str) -> None:
     torch.manual_seed(3)
     model = KINDS[kind]().double().eval()
@@ -266,7 +297,9 @@ def test_a_mean_over_reference_texts_is_put_at_each_place() -> None:
         assert found.corrupted is None
     value = seen.last("ffn")["layers.2.ffn"].mean(0, keepdim=True)
     found = ablation_sweep(model, CORRUPTED, metric, reference=reference, site="ffn", by=("layer",))
-    torch.testing.assert_close(found.by_text[2], single(model, put("ffn", value, layers=2)), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        found.by_text[2], single(model, put("ffn", value, layers=2)), rtol=1e-12, atol=1e-12
+    )
     assert torch.equal(found.values, found.by_text.mean(-1))
     torch.testing.assert_close(found.effects_by_text.mean(-1), found.effects)
     with refused("for each of 6 positions, from reference texts of 4"):
@@ -291,14 +324,23 @@ def test_a_path_sweep_is_a_path_patch_for_each_sender(kind: str) -> None:
             later = [each for each in several if each == "logits" or each.layer > layer]
             for head in (0, 3):
                 one = path_patch(model, CLEAN, CORRUPTED, metric, Sender(layer, head), later)
-                assert float(found.values[layer, head]) == pytest.approx(float(one.values[0]), abs=1e-10)
+                assert float(found.values[layer, head]) == pytest.approx(
+                    float(one.values[0]), abs=1e-10
+                )
         of_ffn = path_sweep(model, CLEAN, CORRUPTED, metric, receivers, senders="ffn")
         one = path_patch(
-            model, CLEAN, CORRUPTED, metric, Sender(0), [e for e in several if e == "logits" or e.layer > 0]
+            model,
+            CLEAN,
+            CORRUPTED,
+            metric,
+            Sender(0),
+            [e for e in several if e == "logits" or e.layer > 0],
         )
         assert float(of_ffn.values[0]) == pytest.approx(float(one.values[0]), abs=1e-10)
         assert (found.embedding, found.corrupted) == (of_ffn.embedding, one.corrupted)
-        assert (abs(found.embedding - found.corrupted) > 1e-9) == isinstance(receivers, list)  # keys
+        assert (abs(found.embedding - found.corrupted) > 1e-9) == isinstance(
+            receivers, list
+        )  # keys
     # All that is written into the logits' stream, at once, is the clean stream.
     with capture(model, what="residual") as clean:
         model(CLEAN)
@@ -311,7 +353,8 @@ def test_a_path_sweep_is_a_path_patch_for_each_sender(kind: str) -> None:
 
 
 def test_the_lens_of_targets_is_the_lens() -> None:
-    model, targets = small(), torch.tensor([4, 9])
+    model = small()
+    targets = torch.tensor([4, 9])
     whole = logit_lens(model, CLEAN)
     for given in (targets, 4):
         found = logit_lens(model, CLEAN, targets=given)

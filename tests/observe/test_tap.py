@@ -1,4 +1,6 @@
-"""Taps against the formulas in plain torch, against edits, and in generation, nesting, threads and errors."""
+"""Taps against the formulas in plain torch, against edits, and in generation, nesting, threads and
+errors.
+"""
 
 import threading
 from collections.abc import Callable
@@ -62,7 +64,9 @@ def test_a_tap_at_each_place_gives_what_the_formula_gives(kind: str) -> None:
     record = subject.record()
     plain = subject.run()
     places = [place for place in tap_places(subject.model) if plain_place(place) in record]
-    assert {plain_place(place) for place in places} == {place for place in record if place.site != "sinks"}
+    assert {plain_place(place) for place in places} == {
+        place for place in record if place.site != "sinks"
+    }
     for chosen in places:
 
         def visit(place: PlainPlace, tensor: Tensor, _: Any, chosen: Place = chosen) -> Tensor:
@@ -112,7 +116,8 @@ def test_a_tap_that_returns_nothing_sees_what_is_captured_and_changes_no_bit(kin
 
 @torch.no_grad()
 def test_the_output_of_a_head_is_what_its_columns_multiply() -> None:
-    model, tokens = small(), texts()
+    model = small()
+    tokens = texts()
     with tapped(model, lambda place, value: value * 0 if place.name == "layers.1.heads" else None):
         output = model(tokens)
     model.layers[1].attention.output.weight.zero_()
@@ -163,7 +168,8 @@ def test_generation_with_a_cache_is_that_of_the_edit_and_of_whole_texts(site: st
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_gradients_flow_through_what_a_tap_returns(kind: str) -> None:
-    model, tokens = small(kind), texts()
+    model = small(kind)
+    tokens = texts()
     factor = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     for site in ("heads", "weights", "residual_between", "v", "logits"):
         with tapped(model, lambda place, value: value * factor, sites=site):
@@ -177,7 +183,8 @@ def test_gradients_flow_through_what_a_tap_returns(kind: str) -> None:
 @pytest.mark.parametrize("kind", SMALL)
 @torch.no_grad()
 def test_taps_and_edits_act_in_the_order_of_their_blocks(kind: str) -> None:
-    model, tokens = small(kind), texts()
+    model = small(kind)
+    tokens = texts()
     for site in ("heads", "weights", "q", "residual_between", "logits"):
 
         def doubled(place: Place, value: Tensor) -> Tensor:
@@ -202,7 +209,8 @@ def test_taps_and_edits_act_in_the_order_of_their_blocks(kind: str) -> None:
 
 @torch.no_grad()
 def test_a_tap_of_weights_sees_edited_scores_of_an_inner_block() -> None:
-    model, tokens = small(), texts()
+    model = small()
+    tokens = texts()
     rows: list[Tensor] = []
 
     def look(place: Place, value: Tensor) -> None:
@@ -217,7 +225,8 @@ def test_a_tap_of_weights_sees_edited_scores_of_an_inner_block() -> None:
 
 @torch.no_grad()
 def test_a_tap_in_which_the_model_fails_leaves_nothing() -> None:
-    model, tokens = small(), texts()
+    model = small()
+    tokens = texts()
     plain = model(tokens)
 
     def fail(place: Place, value: Tensor) -> None:
@@ -232,7 +241,8 @@ def test_a_tap_in_which_the_model_fails_leaves_nothing() -> None:
 
 @torch.no_grad()
 def test_a_tap_concerns_the_thread_of_its_block() -> None:
-    model, tokens = small(), texts()
+    model = small()
+    tokens = texts()
     plain = model(tokens)
     outputs: dict[str, Tensor] = {}
 
@@ -279,7 +289,8 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
 def test_what_does_not_fit_is_refused(name: str) -> None:
     tap, site, got = REFUSED[name]
     experts = site in ("router", "experts")
-    model, tokens = (decoder(**EXPERTS) if experts else decoder()).double().eval(), texts()
+    model = (decoder(**EXPERTS) if experts else decoder()).double().eval()
+    tokens = texts()
     plain = model(tokens)
     with refused(got), tapped(model, tap, sites=site):
         model(tokens)

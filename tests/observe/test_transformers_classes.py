@@ -21,11 +21,48 @@ from refusals import refused
 from transformers_models import exact
 
 FAST = (
-    *("Gemma2", "Gemma3Text", "Olmo2", "GPTNeoX", "Cohere", "Bert", "Bart", "T5", "ViT", "Olmoe", "OPT", "Esm", "XGLM"),
+    *(
+        "Gemma2",
+        "Gemma3Text",
+        "Olmo2",
+        "GPTNeoX",
+        "Cohere",
+        "Bert",
+        "Bart",
+        "T5",
+        "ViT",
+        "Olmoe",
+        "OPT",
+        "Esm",
+        "XGLM",
+    ),
 )
 EDITED = (
-    *("Llama", "Qwen2", "Qwen3", "Phi3", "Gemma", "Gemma2", "Gemma3Text", "Olmo2", "Starcoder2", "StableLm", "Cohere"),
-    *("GPTNeoX", "Phi", "GPT2", "GPTBigCode", "BioGpt", "Bert", "Electra", "DistilBert", "NomicBert", "ModernBert"),
+    *(
+        "Llama",
+        "Qwen2",
+        "Qwen3",
+        "Phi3",
+        "Gemma",
+        "Gemma2",
+        "Gemma3Text",
+        "Olmo2",
+        "Starcoder2",
+        "StableLm",
+        "Cohere",
+    ),
+    *(
+        "GPTNeoX",
+        "Phi",
+        "GPT2",
+        "GPTBigCode",
+        "BioGpt",
+        "Bert",
+        "Electra",
+        "DistilBert",
+        "NomicBert",
+        "ModernBert",
+    ),
     *("Bart", "MBart", "Marian", "T5", "ViT", "Dinov2", "SiglipVision", "CLIPVision"),
 )
 
@@ -34,7 +71,10 @@ def named(names: tuple[str, ...], cases: list[Case]) -> list[Any]:
     """The cases; those that are not named are slow."""
     chosen = {f"{name}Model" for name in names}
     marks = [() if case.model in chosen else (pytest.mark.slow,) for case in cases]
-    return [pytest.param(case, marks=mark, id=case.model) for case, mark in zip(cases, marks, strict=True)]
+    return [
+        pytest.param(case, marks=mark, id=case.model)
+        for case, mark in zip(cases, marks, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("name", ["Albert", "DistilBert", "Electra", "ModernBert"])
@@ -83,7 +123,9 @@ def test_sites_are_captured_or_refused(case: Case) -> None:
         with capture(model, what=site) as seen:
             assert torch.equal(model(**inputs)[0], plain)
         assert len(seen.records) > 0
-    if "weights" in without or case.model == "PegasusXModel":  # whose encoder has an attention of its own
+    if (
+        "weights" in without or case.model == "PegasusXModel"
+    ):  # whose encoder has an attention of its own
         return
     with capture(model) as seen:
         model(**inputs)
@@ -99,7 +141,15 @@ def test_sites_are_captured_or_refused(case: Case) -> None:
 
 
 STREAM = (
-    *("embedding", "residual_before", "residual_between", "residual", "attention_input", "attention", "heads"),
+    *(
+        "embedding",
+        "residual_before",
+        "residual_between",
+        "residual",
+        "attention_input",
+        "attention",
+        "heads",
+    ),
     *("ffn_input", "neurons", "ffn"),
 )
 
@@ -107,7 +157,9 @@ STREAM = (
 @pytest.mark.parametrize("case", named(FAST, CASES))
 @torch.no_grad()
 def test_texts_are_kept_apart(case: Case) -> None:
-    """Each record of two texts, and each edit of one of them, is that of the text alone; or it is refused."""
+    """Each record of two texts, and each edit of one of them, is that of the text alone; or it is
+    refused.
+    """
     model: Any
     model, inputs = build(case)
     alone = [{name: values[[row]] for name, values in inputs.items()} for row in range(2)]
@@ -139,11 +191,17 @@ def test_texts_are_kept_apart(case: Case) -> None:
 
 def find_point(model: nn.Module, site: str) -> HookPoint:
     """The first hook point that has a site."""
-    return next(point for point in find_hook_points(model) if point.role == ROLES[site] and point.place(site)[0])
+    return next(
+        point
+        for point in find_hook_points(model)
+        if point.role == ROLES[site] and point.place(site)[0]
+    )
 
 
 @contextmanager
-def changed_softmax(monkeypatch: pytest.MonkeyPatch, key: int | None, factor: float) -> Iterator[None]:
+def changed_softmax(
+    monkeypatch: pytest.MonkeyPatch, key: int | None, factor: float
+) -> Iterator[None]:
     """Eager attention whose scores are multiplied, and do not reach one key."""
     original = nn.functional.softmax
 
@@ -159,18 +217,28 @@ def changed_softmax(monkeypatch: pytest.MonkeyPatch, key: int | None, factor: fl
         yield
 
 
-@pytest.mark.parametrize("case", named(FAST, [case for case in CASES if case.model.removesuffix("Model") in EDITED]))
+@pytest.mark.parametrize(
+    "case", named(FAST, [case for case in CASES if case.model.removesuffix("Model") in EDITED])
+)
 @torch.no_grad()
-def test_interventions_are_those_of_plain_hooks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interventions_are_those_of_plain_hooks(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model: Any
     model, inputs = build(case, torch.float64)
     monkeypatch.setattr(Tensor, "float", lambda values: values)  # norms that compute in float32
-    if all(hasattr(each, "variance_epsilon") for each in model.modules() if type(each).__name__.endswith("RMSNorm")):
+    if all(
+        hasattr(each, "variance_epsilon")
+        for each in model.modules()
+        if type(each).__name__.endswith("RMSNorm")
+    ):
         exact(model)
     model.set_attn_implementation("eager")
     points = find_hook_points(model)
     last = [point for point in points if point.role == "block"][-1]
-    attention = [point for point in points if point.role == "attention" and point.block is last.module][-1]
+    attention = [
+        point for point in points if point.role == "attention" and point.block is last.module
+    ][-1]
     ffn = next(point for point in points if point.role == "ffn" and point.block is last.module)
     vector = torch.randn(32, dtype=torch.float64)
     plain = model(**inputs)[0]
@@ -179,9 +247,15 @@ def test_interventions_are_those_of_plain_hooks(case: Case, monkeypatch: pytest.
     mask = torch.ones(attention.heads, width // attention.heads, dtype=torch.float64)
     mask[1] = 0
     for plainly, edit in (
-        (replaced(attention.out_proj, True, mask.flatten().mul), zero("heads", heads=1, modules=[attention.name])),
+        (
+            replaced(attention.out_proj, True, mask.flatten().mul),
+            zero("heads", heads=1, modules=[attention.name]),
+        ),
         (replaced(last.module, False, vector.add), add("residual", vector, modules=[last.name])),
-        (replaced(ffn.module, False, lambda values: values * 2), scale("ffn", 2, modules=[ffn.name])),
+        (
+            replaced(ffn.module, False, lambda values: values * 2),
+            scale("ffn", 2, modules=[ffn.name]),
+        ),
         (changed_softmax(monkeypatch, 1, 1), forbid(keys=1)),
         (changed_softmax(monkeypatch, None, 1.5), scale("scores", 1.5)),
     ):

@@ -1,7 +1,9 @@
-"""The seven workloads of nnbench on transformers' models, against plain hooks that know nothing of this library.
+"""The seven workloads of nnbench on transformers' models, against plain hooks that know nothing of
+this library.
 
-``python tests/observe/test_workloads.py`` prints the largest differences as the table of docs/reference/sites.md. One
-that changes the model must change its answer: the effect is asserted, and an edit that does nothing fails.
+``python tests/observe/test_workloads.py`` prints the largest differences as the table of
+docs/reference/sites.md. One that changes the model must change its answer: the effect is asserted,
+and an edit that does nothing fails.
 
 Source: ndif-team, "nnbench", the list of workloads and the idea of an effect-size guard.
 """
@@ -25,7 +27,16 @@ from glassformer.observe.edits import Edit, add, patch, zero
 from glassformer.observe.intervene import intervene
 from glassformer.observe.lens import logit_lens
 from glassformer.observe.sweep import attribution_sweep
-from transformers_models import WIDTHS, exact, gpt2, gpt_oss, llama, logits_of, mixtral, transformers
+from transformers_models import (
+    WIDTHS,
+    exact,
+    gpt2,
+    gpt_oss,
+    llama,
+    logits_of,
+    mixtral,
+    transformers,
+)
 
 NEAR = {torch.float32: 5e-5, torch.float64: 1e-10}
 SPREAD = {"initializer_range": 0.25}
@@ -35,7 +46,9 @@ STEPS = 6
 
 @dataclass(frozen=True)
 class Pair:
-    """A model with plain hooks, and the one that the library changes: the same, or its twin of this library."""
+    """A model with plain hooks, and the one that the library changes: the same, or its twin of this
+    library.
+    """
 
     theirs: Any
     ours: Any
@@ -52,7 +65,9 @@ class Pair:
 
 
 def bert_for_words(**changes: Any) -> nn.Module:
-    return transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=50, **WIDTHS, **changes)).eval()
+    return transformers.BertForMaskedLM(
+        transformers.BertConfig(vocab_size=50, **WIDTHS, **changes)
+    ).eval()
 
 
 MAKERS: dict[str, Callable[..., nn.Module]] = {
@@ -85,7 +100,9 @@ def made(name: str, dtype: torch.dtype) -> Pair:
     corrupted = clean.clone()
     corrupted[:, length // 2] = (clean[:, length // 2] + 7) % 48 + 2
     if name == "BERT":
-        blocks, norm, head = model.bert.encoder.layer, nn.Identity(), model.cls
+        blocks = model.bert.encoder.layer
+        norm = nn.Identity()
+        head = model.cls
     else:
         body = model.transformer if name == "GPT-2" else model.model
         blocks, norm = (body.h, body.ln_f) if name == "GPT-2" else (body.layers, body.norm)
@@ -107,7 +124,9 @@ def noted(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     found: list[Tensor] = []
     with ExitStack() as hooks:
         for module in modules:
-            hooks.enter_context(module.register_forward_hook(lambda _, __, output: found.append(first(output))))
+            hooks.enter_context(
+                module.register_forward_hook(lambda _, __, output: found.append(first(output)))
+            )
         yield found
 
 
@@ -135,7 +154,9 @@ def lens(pair: Pair) -> Answers:
 
 
 @torch.no_grad()
-def edited(pair: Pair, module: nn.Module, function: Callable[[Tensor], Tensor], edit: Edit) -> Answers:
+def edited(
+    pair: Pair, module: nn.Module, function: Callable[[Tensor], Tensor], edit: Edit
+) -> Answers:
     with replaced(module, False, function):
         theirs = logits_of(pair.theirs, pair.clean)
     with intervene(pair.ours, edit):
@@ -152,7 +173,9 @@ def patching(pair: Pair) -> Answers:
     place = pair.clean.shape[1] // 2
 
     def transplanted(values: Tensor) -> Tensor:
-        return torch.cat([values[:, :place], pair.stream[:, place : place + 1], values[:, place + 1 :]], 1)
+        return torch.cat(
+            [values[:, :place], pair.stream[:, place : place + 1], values[:, place + 1 :]], 1
+        )
 
     with replaced(pair.blocks[0], False, transplanted):
         theirs = logits_of(pair.theirs, pair.corrupted)
@@ -161,7 +184,11 @@ def patching(pair: Pair) -> Answers:
     with intervene(pair.ours, patch("residual", seen, layers=0, queries=place)):
         ours = logits_of(pair.ours, pair.corrupted)
     nothing = logits_of(pair.theirs, pair.corrupted)
-    return ours[:, place], theirs[:, place], moved(nothing[:, place].softmax(-1), theirs[:, place].softmax(-1))
+    return (
+        ours[:, place],
+        theirs[:, place],
+        moved(nothing[:, place].softmax(-1), theirs[:, place].softmax(-1)),
+    )
 
 
 def ablation(pair: Pair) -> Answers:
@@ -201,13 +228,20 @@ def attribution(pair: Pair) -> Answers:
 
 @torch.no_grad()
 def generation(pair: Pair) -> Answers:
-    options: dict[str, Any] = {"max_new_tokens": STEPS, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    options: dict[str, Any] = {
+        "max_new_tokens": STEPS,
+        "do_sample": False,
+        "pad_token_id": 0,
+        "eos_token_id": None,
+    }
 
     def steps(model: Any) -> tuple[Tensor, list[list[int]]]:
         """Their logits, which generate() itself rounds to float32, and the tokens."""
         with noted([model.get_output_embeddings()]) as found:
             written = model.generate(pair.clean, **options)
-        return torch.cat([each[:, -1:] for each in found], 1), written[:, pair.clean.shape[1] :].tolist()
+        return torch.cat([each[:, -1:] for each in found], 1), written[
+            :, pair.clean.shape[1] :
+        ].tolist()
 
     with replaced(pair.blocks[0], False, lambda values: values + pair.steering):
         theirs, expected = steps(pair.theirs)
@@ -244,7 +278,10 @@ WORKLOADS: dict[str, Callable[[Pair], Answers]] = {
 }
 CHANGES = ("steering", "activation patching", "ablation", "steered generation")
 CELLS = [
-    (shape, workload) for shape in MAKERS for workload in WORKLOADS if (shape, workload[:7]) != ("BERT", "steered")
+    (shape, workload)
+    for shape in MAKERS
+    for workload in WORKLOADS
+    if (shape, workload[:7]) != ("BERT", "steered")
 ]
 
 
@@ -258,7 +295,9 @@ def test_workloads_are_those_of_plain_hooks(shape: str, workload: str, dtype: to
 
 
 @pytest.mark.parametrize(("shape", "workload"), [cell for cell in CELLS if cell[1] in CHANGES])
-def test_an_edit_that_does_nothing_fails(shape: str, workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_that_does_nothing_fails(
+    shape: str, workload: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(globals(), "intervene", lambda *_: nullcontext())
     ours, theirs, _ = WORKLOADS[workload](made(shape, torch.float32))
     assert float((ours - theirs).abs().max()) > 1000 * NEAR[torch.float32]
@@ -273,7 +312,9 @@ def table() -> str:
             if (shape, workload) in CELLS:
                 found = [compute(made(shape, dtype)) for dtype in NEAR]
                 sizes = [float((ours - theirs).abs().max()) for ours, theirs, _ in found]
-                cells.append(f"{sizes[0]:.0e}, {sizes[1]:.0e} ({found[0][2]:.2f})".replace("0e+00", "0"))
+                cells.append(
+                    f"{sizes[0]:.0e}, {sizes[1]:.0e} ({found[0][2]:.2f})".replace("0e+00", "0")
+                )
             else:
                 cells.append("–")
         lines.append(f"| {workload} | " + " | ".join(cells) + " |")

@@ -1,4 +1,6 @@
-"""Verdicts on programs whose outputs are near another reading, against exact arithmetic and PyTorch in batches."""
+"""Verdicts on programs whose outputs are near another reading, against exact arithmetic and PyTorch
+in batches.
+"""
 
 import numpy as np
 import pytest
@@ -46,9 +48,12 @@ def test_nothing_contradicts_hundreds_of_verdicts_near_a_border() -> None:
 def test_radii_reach_the_exact_outputs(name: str) -> None:
     """And not much further: they are about what a bound of all roundings can be."""
     model = compiled(name, 3)
-    network, rng = network_of(model), np.random.default_rng(0)
+    network = network_of(model)
+    rng = np.random.default_rng(0)
     ids = rng.integers(0, len(model.domains.vocabulary), size=(6, 3))
     within = outputs_within(network, ids, model.domains.causal)
-    exact = np.array([exact_outputs(network, row.tolist(), model.domains.causal) for row in ids], dtype=float)
+    exact = np.array(
+        [exact_outputs(network, row.tolist(), model.domains.causal) for row in ids], dtype=float
+    )
     assert (np.abs(exact - within.middle) <= within.radius + 1e-15).all()
     assert within.radius.max() < 1e-9

@@ -1,4 +1,6 @@
-"""The library's programs: what they say, beside plain Python, and their transformers on every sequence."""
+"""The library's programs: what they say, beside plain Python, and their transformers on every
+sequence.
+"""
 
 import itertools
 import re
@@ -28,7 +30,16 @@ def holds_everywhere(model: CompiledProgram) -> None:
     assert certificate.dtype == "float32" or certificate.largest_error < 1e-9
 
 
-LARGE = ("recurrence", "shuffle-dyck-2", "shuffle-dyck-3", "machine", "addition", "dyck-1", "dyck-2", "dyck-3")
+LARGE = (
+    "recurrence",
+    "shuffle-dyck-2",
+    "shuffle-dyck-3",
+    "machine",
+    "addition",
+    "dyck-1",
+    "dyck-2",
+    "dyck-3",
+)
 
 
 @pytest.mark.parametrize("name", [name for name in lib.PROGRAMS if name not in LARGE])
@@ -40,30 +51,52 @@ def test_programs_hold_on_every_short_sequence(name: str) -> None:
 
 
 def test_the_documentation_lists_the_models_of_todays_compiler() -> None:
-    """Pictures show the same numbers: where this fails, web/pictures.py takes those of the program page anew."""
-    listed = [line.split(" | ") for line in REFERENCE.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    """Pictures show the same numbers: where this fails, web/pictures.py takes those of the program
+    page anew.
+    """
+    listed = [
+        line.split(" | ")
+        for line in REFERENCE.read_text(encoding="utf-8").splitlines()
+        if line[:3] == "| `"
+    ]
     assert [each[0].strip("| `") for each in listed] == list(lib.PROGRAMS)
     for name, *columns in listed:
         model = compiled(name.strip("| `"))
-        vocabulary, most = len(model.domains.vocabulary), model.domains.max_len
+        vocabulary = len(model.domains.vocabulary)
+        most = model.domains.max_len
         sequences = sum(vocabulary**length for length in range(1, most + 1))
         heads = sum(len(names) for names in model.heads)
-        sizes = (sequences, len(model.blocks), heads, model.embedding.embedding_dim, model.num_parameters)
-        assert columns[-6:] == [f"{vocabulary}, {most}", *(f"{size:,}" for size in sizes[:-1]), f"{sizes[-1]:,} |"]
+        sizes = (
+            sequences,
+            len(model.blocks),
+            heads,
+            model.embedding.embedding_dim,
+            model.num_parameters,
+        )
+        assert columns[-6:] == [
+            f"{vocabulary}, {most}",
+            *(f"{size:,}" for size in sizes[:-1]),
+            f"{sizes[-1]:,} |",
+        ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", lib.PROGRAMS)
 def test_programs_hold_on_every_sequence(name: str, dtype: torch.dtype) -> None:
-    # In float32 the rounding of each sequence is followed, which takes minutes for the longest of this one.
+    # In float32 the rounding of each sequence is followed, which takes minutes for the longest of
+    # this one.
     shorter = name == "recurrence" and dtype == torch.float32
-    holds_everywhere(compiled(name, lib.PROGRAMS[name].max_len - 1 if shorter else None, dtype=dtype))
+    holds_everywhere(
+        compiled(name, lib.PROGRAMS[name].max_len - 1 if shorter else None, dtype=dtype)
+    )
 
 
 @pytest.mark.slow
 def test_recurrences_of_another_modulus_hold_on_longer_sequences() -> None:
-    holds_everywhere(compile_program(lib.recurrence(5), tuple(range(5)), 7, causal=True, dtype=torch.float32))
+    holds_everywhere(
+        compile_program(lib.recurrence(5), tuple(range(5)), 7, causal=True, dtype=torch.float32)
+    )
 
 
 def outputs(name: str, length: int) -> list[tuple[tuple[object, ...], list[object]]]:
@@ -72,20 +105,26 @@ def outputs(name: str, length: int) -> list[tuple[tuple[object, ...], list[objec
     letters = np.array(list(itertools.product(range(len(example.vocabulary)), repeat=length)))
     codes, values = Batch(letters, example.vocabulary, example.causal).column(example.program)
     texts = [tuple(example.vocabulary[token] for token in row) for row in letters.tolist()]
-    return [(text, [values[code] for code in row]) for text, row in zip(texts, codes.tolist(), strict=True)]
+    return [
+        (text, [values[code] for code in row])
+        for text, row in zip(texts, codes.tolist(), strict=True)
+    ]
 
 
 def test_mode_and_count_agree_with_a_counter() -> None:
     for text, found in outputs("mode", 5):
         counts = Counter(text)
         most = max(counts.values())
-        assert set(found) == {next(each for each in sorted(text, key=text.index) if counts[each] == most)}
+        assert set(found) == {
+            next(each for each in sorted(text, key=text.index) if counts[each] == most)
+        }
     assert all(found == [text.count("a")] * 4 for text, found in outputs("count", 4))
 
 
 def is_nested(text: Sequence[object]) -> bool:
     """Whether nothing is left when pairs that hold nothing are removed again and again."""
-    left, before = "".join(map(str, text)), None
+    left = "".join(map(str, text))
+    before = None
     while left != before:
         left, before = re.sub(r"\(\)|\[\]|\{\}", "", left), left
     return not left
@@ -102,7 +141,11 @@ def test_followers_agree_with_a_search(name: str, order: int, length: int) -> No
     for letters, found in outputs(name, length):
         text = "".join(map(str, letters))
         for place in range(length):
-            before = text[:place].rfind(text[place + 1 - order : place + 1]) if place + 1 >= order else -1
+            before = (
+                text[:place].rfind(text[place + 1 - order : place + 1])
+                if place + 1 >= order
+                else -1
+            )
             assert found[place] == (None if before < 0 else text[before + order]), (text, place)
 
 
@@ -150,7 +193,12 @@ def test_addition_agrees_with_integers(base: int, length: int) -> None:
 def test_addition_of_decimal_numbers_of_four_digits() -> None:
     model = compile_program(lib.addition(), tuple("0123456789+="), 14, causal=True)
     assert verify_program(model, limit=2000).num_wrong == 0
-    for a, b in [(9999, 1), (0, 0), (9999, 9999), *np.random.default_rng(0).integers(0, 10_000, (20, 2)).tolist()]:
+    for a, b in [
+        (9999, 1),
+        (0, 0),
+        (9999, 9999),
+        *np.random.default_rng(0).integers(0, 10_000, (20, 2)).tolist(),
+    ]:
         text = f"{str(a)[::-1]}+{str(b)[::-1]}="
         for _ in range(5):
             text += str(model.run(text)[-1])
@@ -168,7 +216,9 @@ def test_recurrences_are_continued() -> None:
             while len(row) <= length:
                 row.append((a * row[-2] + b * row[-1]) % modulus)
             rows.append(row)
-        codes, values = Batch(np.array(rows)[:, :length], range(modulus), causal=True).column(program)
+        codes, values = Batch(np.array(rows)[:, :length], range(modulus), causal=True).column(
+            program
+        )
         for row, found in zip(rows, codes.tolist(), strict=True):
             assert [values[code] for code in found[3:]] == row[4:]
     assert lib.recurrence(3)([0, 0, 1, 1], causal=True) == [None] * 4
@@ -180,10 +230,14 @@ def step(memory: list[int], size: int) -> list[int]:
     def read(address: int) -> int:
         return memory[address] if address < len(memory) else 0
 
-    counter, number, new = read(0), read(1), list(memory)
-    code, operand = read(counter), read(counter + 1)
+    counter = read(0)
+    number = read(1)
+    new = list(memory)
+    code = read(counter)
+    operand = read(counter + 1)
     name = lib.MACHINE[code] if code < len(lib.MACHINE) else "halt"
-    go, result = (counter + 2) % size, number
+    go = (counter + 2) % size
+    result = number
     if name == "halt":
         go = counter
     elif name == "jump" or (name == "jump if zero" and number == 0):
@@ -205,9 +259,20 @@ def test_the_machine_agrees_with_plain_python() -> None:
 
 
 LOAD, STORE, ADD, SUB, JUMP, JUMP_IF_ZERO = range(1, 7)
-LOOP = [(JUMP_IF_ZERO, 20), (LOAD, 23), (ADD, 21), (STORE, 23), (LOAD, 22), (SUB, 24), (STORE, 22), (JUMP, 2)]
+LOOP = [
+    (JUMP_IF_ZERO, 20),
+    (LOAD, 23),
+    (ADD, 21),
+    (STORE, 23),
+    (LOAD, 22),
+    (SUB, 24),
+    (STORE, 22),
+    (JUMP, 2),
+]
 MULTIPLY = [2, 0, *itertools.chain(*LOOP), 0, 0, 0, 5, 4, 0, 1]
-"""Adds cell 21 to cell 23 as often as cell 22 says, which it counts down by cell 24; halts at cell 20."""
+"""Adds cell 21 to cell 23 as often as cell 22 says, which it counts down by cell 24; halts at cell
+20.
+"""
 
 
 @pytest.mark.slow

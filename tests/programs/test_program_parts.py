@@ -1,4 +1,6 @@
-"""What the parts of a program and of its transformer are called, and the values that the stream is decoded to."""
+"""What the parts of a program and of its transformer are called, and the values that the stream is
+decoded to.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -43,27 +45,40 @@ def test_a_graph_is_drawn_with_possible_values() -> None:
         "2  width of 1      histogram                 1 to 3",
     ]
     assert draw_graph(tokens, Domains(tuple("abcdef"), 1)).endswith("tokens  a, b, c, d, e, f")
-    assert draw_graph(tokens, Domains(tuple("abcdefg"), 1)).endswith("tokens  a, b, c, d, e, f, ... (7 values)")
+    assert draw_graph(tokens, Domains(tuple("abcdefg"), 1)).endswith(
+        "tokens  a, b, c, d, e, f, ... (7 values)"
+    )
 
 
 @pytest.mark.parametrize("name", ["histogram", "reverse", "sort", "induction", "parity"])
 def test_the_stream_is_decoded_to_what_the_program_says(name: str) -> None:
     example = lib.PROGRAMS[name]
-    model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
+    model = compile_program(
+        example.program, example.vocabulary, example.max_len, causal=example.causal
+    )
     sequence = (example.vocabulary * 6)[: example.max_len]
     ids = torch.tensor([[example.vocabulary.index(token) for token in sequence]])
-    with torch.inference_mode(), capture(model, what=("embedding", "residual_between", "residual")) as seen:
+    with (
+        torch.inference_mode(),
+        capture(model, what=("embedding", "residual_between", "residual")) as seen,
+    ):
         model(ids)
     by_kind = {(each.what, each.layer): each.values[0] for each in seen.records}
     nodes = graph(example.program)
     names = [str(node.part) for node in nodes]
-    named = {name: node.part for name, node in zip(names, nodes, strict=True) if names.count(name) == 1}
+    named = {
+        name: node.part for name, node in zip(names, nodes, strict=True) if names.count(name) == 1
+    }
     compared = 0
     for variable in stream_variables(model):
         if variable.name not in named:
             continue
         layer, inside = divmod(variable.born - 1, 2)
-        kind = ("embedding", 0) if variable.born == 0 else (("residual_between", "residual")[inside], layer)
+        kind = (
+            ("embedding", 0)
+            if variable.born == 0
+            else (("residual_between", "residual")[inside], layer)
+        )
         wanted = named[variable.name](sequence, causal=example.causal)
         places = [each.index for each in variable.coordinates]
         for numbers, value in zip(by_kind[kind][:, places].tolist(), wanted, strict=True):
@@ -77,7 +92,10 @@ def test_heads_write_variables_that_are_born_there() -> None:
     model = sorting()
     assert stages(model)[:3] == ["embedding", "layer 0 attention", "layer 0 network"]
     assert model.heads[1:] == (("select(unique key < unique key)",), ("select(place == indices)",))
-    assert (written_by(model, 1, 0), written_by(model, 2, 0)) == (["share of place"], ["tokens sorted"])
+    assert (written_by(model, 1, 0), written_by(model, 2, 0)) == (
+        ["share of place"],
+        ["tokens sorted"],
+    )
     text = describe(model)
     assert "  1.0  select(unique key < unique key) -> share of place" in text.splitlines()
     assert all(each.name in text for each in model.coordinates)
@@ -88,13 +106,18 @@ def test_tokens_are_characters_or_words() -> None:
     assert tokens_in("a b", "ab ") == ["a", " ", "b"]
     assert tokens_in("2 41", (1, 2, 3, 4)) == [2, 4, 1]
     assert tokens_in(" 10 2 ", (2, 10)) == [10, 2]
-    for text, vocabulary, named in (("", "ab", "no tokens"), ("abx", "ab", "'x'"), ("1", (1, "1"), "vocabulary")):
+    for text, vocabulary, named in (
+        ("", "ab", "no tokens"),
+        ("abx", "ab", "'x'"),
+        ("1", (1, "1"), "vocabulary"),
+    ):
         with refused(named):
             tokens_in(text, vocabulary)
 
 
 def test_programs_are_read_from_files_on_request(tmp_path: Path) -> None:
-    path, trace = tmp_path / "mine.py", tmp_path / "trace"
+    path = tmp_path / "mine.py"
+    trace = tmp_path / "trace"
     path.write_text(f"{MINE}\nopen({str(trace)!r}, 'w')")
     with refused("can do anything on this computer"):
         read_program(path)
@@ -118,7 +141,9 @@ def test_programs_are_read_from_files_on_request(tmp_path: Path) -> None:
         (MINE + "1 / 0", "ZeroDivisionError"),
     ],
 )
-def test_files_that_define_no_program_are_refused_in_one_line(text: str, named: str, tmp_path: Path) -> None:
+def test_files_that_define_no_program_are_refused_in_one_line(
+    text: str, named: str, tmp_path: Path
+) -> None:
     path = tmp_path / "mine.py"
     path.write_text(text)
     with pytest.raises(InputError) as caught:

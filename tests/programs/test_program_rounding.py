@@ -1,4 +1,6 @@
-"""Weights that were changed so that rounding, overflow or underflow decide: no certificate leaves them out."""
+"""Weights that were changed so that rounding, overflow or underflow decide: no certificate leaves
+them out.
+"""
 
 import dataclasses
 import math
@@ -9,7 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.programs import CompiledProgram, compile_program, elementwise, pick, select, tokens, verify_program
+from glassformer.programs import (
+    CompiledProgram,
+    compile_program,
+    elementwise,
+    pick,
+    select,
+    tokens,
+    verify_program,
+)
 from glassformer.programs import library as lib
 from glassformer.programs.checker import HeadClaim, LayerClaim
 from glassformer.programs.domains import Domains
@@ -18,7 +28,10 @@ from refusals import refused
 
 
 def widened(
-    more: int, vocabulary: tuple[int, ...] = (0, 1), length: int = 30, dtype: torch.dtype = torch.float32
+    more: int,
+    vocabulary: tuple[int, ...] = (0, 1),
+    length: int = 30,
+    dtype: torch.dtype = torch.float32,
 ) -> CompiledProgram:
     """The program of the tokens, with coordinates that are 0."""
     model = compile_program(tokens, vocabulary, length, dtype=dtype)
@@ -32,10 +45,16 @@ def widened(
     return model.eval()
 
 
-def with_block(model: CompiledProgram, units: int, *, sinks: bool = False, claims: tuple[HeadClaim, ...] = ()) -> Any:
+def with_block(
+    model: CompiledProgram, units: int, *, sinks: bool = False, claims: tuple[HeadClaim, ...] = ()
+) -> Any:
     """One more block, all of whose weights are 0."""
     width = model.embedding.embedding_dim
-    block = make_block(width, 1, 1, units, causal=False, sinks=sinks).to(model.embedding.weight.dtype).eval()
+    block = (
+        make_block(width, 1, 1, units, causal=False, sinks=sinks)
+        .to(model.embedding.weight.dtype)
+        .eval()
+    )
     for weight in block.parameters():
         nn.init.zeros_(weight)
     model.layers.append(block)
@@ -50,7 +69,8 @@ def outputs(model: CompiledProgram, ids: list[int]) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_products_of_the_output_may_overflow(dtype: torch.dtype) -> None:
-    model, large = widened(2, dtype=dtype), 0.9 * torch.finfo(dtype).max
+    model = widened(2, dtype=dtype)
+    large = 0.9 * torch.finfo(dtype).max
     with torch.no_grad():
         model.positions.weight[29, 1:] = 2.0
         model.output.weight.copy_(torch.tensor([[large / 10, large, -large]], dtype=dtype))
@@ -63,13 +83,18 @@ def test_sums_of_units_that_cancel_are_rounded_here_too() -> None:
     pairs = 5000
     model = widened(2, (0, 1000), dtype=torch.float64)
     ffn = with_block(model, 2 * (pairs + 2)).ffn
-    large, one = torch.full((1,), 1e16), torch.ones(pairs)
-    first, second, down = torch.cat([large, one, large]), torch.cat([large, 0 * one, large]), torch.ones(pairs + 2)
+    large = torch.full((1,), 1e16)
+    one = torch.ones(pairs)
+    first = torch.cat([large, one, large])
+    second = torch.cat([large, 0 * one, large])
+    down = torch.ones(pairs + 2)
     down[-1] = -1
     signs = torch.tensor([1.0, -1.0]).repeat(pairs + 2)
     with torch.no_grad():
         model.positions.weight[29, 1:] = torch.tensor([1.0, -1.0])
-        ffn.up.weight[:, 1], ffn.up.weight[:, 2] = (each.repeat_interleave(2) * signs for each in (first, second))
+        ffn.up.weight[:, 1], ffn.up.weight[:, 2] = (
+            each.repeat_interleave(2) * signs for each in (first, second)
+        )
         ffn.down.weight[0] = down.repeat_interleave(2) * signs
     assert outputs(model, [0] * 30)[-1] == pairs
     certificate = verify_program(model, limit=100)
@@ -91,7 +116,10 @@ def test_of_two_dtypes_the_smaller_range_counts() -> None:
 
 @pytest.mark.parametrize("claimed", [False, True])
 def test_a_mean_of_n_keys_is_rounded_2n_times(claimed: bool) -> None:
-    length, above = 1969, 2.0**-18  # where the sum of exponentials and the weighted sum are both rounded up
+    length, above = (
+        1969,
+        2.0**-18,
+    )  # where the sum of exponentials and the weighted sum are both rounded up
     model = widened(1, length=length)
     nothing = select(tokens, tokens, lambda _key, _query: False)
     program = pick(nothing, elementwise(lambda _: 0, tokens), 0)
@@ -106,14 +134,17 @@ def test_a_mean_of_n_keys_is_rounded_2n_times(claimed: bool) -> None:
         attention.key.weight[0, 0] = 24 * math.log(2) + 1e-6
         attention.value.bias[0] = 1 + above
         attention.output.weight[1, 0] = model.output.weight[0, 1] = 1.0
-    model.program, model.codes = program if claimed else elementwise(lambda _: 0, tokens), None
+    model.program = program if claimed else elementwise(lambda _: 0, tokens)
+    model.codes = None
     error = float(outputs(model, [0] * length).max())
     assert error / (1 + above) - 1 > length * 2.0**-24
     assert error <= verify_program(model, limit=5, tolerance=10.0).bound
 
 
 def test_numbers_below_the_normal_ones_may_be_read_as_zero() -> None:
-    length, wide, back = 128, 16, 2.0**77
+    length = 128
+    wide = 16
+    back = 2.0**77
     model = widened(wide + 1, (0, 8), length, torch.bfloat16)
     ffn = with_block(model, 2).ffn
     with torch.no_grad():
@@ -128,7 +159,9 @@ def test_numbers_below_the_normal_ones_may_be_read_as_zero() -> None:
     assert certificate.verdict == "undecided"
 
 
-def test_outputs_that_rounding_does_not_explain_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_that_rounding_does_not_explain_are_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = compile_program(lib.histogram(), "ab", 3)
     model.claims = ()
     assert verify_program(model).verdict == "holds"
@@ -174,7 +207,9 @@ def test_domains_stay_what_they_were_verified_with() -> None:
         domains.max_len = 30  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("value", [frozenset({True}), complex(0, -0.0), b"a", range(2), np.float32(1)])
+@pytest.mark.parametrize(
+    "value", [frozenset({True}), complex(0, -0.0), b"a", range(2), np.float32(1)]
+)
 def test_values_of_other_types_are_refused(value: object) -> None:
     program = elementwise(lambda token: value if token == "b" else 0, tokens)
     with refused("f\\(tokens\\)", expected="a finite number, a string, None or a tuple"):

@@ -69,7 +69,8 @@ def verifiers() -> list[tuple[nn.Module, Callable[[], Any]]]:
     ]
 
 
-# ---- models that compute something else than their weights say -------------------------------------------------------
+# ---- models that compute something else than their weights say
+# -------------------------------------------------------
 
 
 def inherited(module: nn.Module) -> None:
@@ -85,12 +86,20 @@ def hooked(module: nn.Module) -> None:
 
 
 def replaced(module: nn.Module) -> None:
-    module.forward = functools.partial(lambda old, *inputs, **options: old(*inputs, **options) + 1, module.forward)
+    module.forward = functools.partial(
+        lambda old, *inputs, **options: old(*inputs, **options) + 1, module.forward
+    )
 
 
-def test_a_model_that_computes_something_else_than_its_weights_is_refused_by_every_verifier() -> None:
+def test_a_model_that_computes_something_else_than_its_weights_is_refused_by_every_verifier() -> (
+    None
+):
     for kind in range(len(verifiers())):
-        names = [name for name, module in verifiers()[kind][0].named_modules() if not isinstance(module, nn.ModuleList)]
+        names = [
+            name
+            for name, module in verifiers()[kind][0].named_modules()
+            if not isinstance(module, nn.ModuleList)
+        ]
         for name, spoil in itertools.product(names, (inherited, hooked, replaced)):
             model, verify = verifiers()[kind]
             spoil(model.get_submodule(name))
@@ -104,11 +113,17 @@ def test_a_model_that_computes_something_else_than_its_weights_is_refused_by_eve
         ("layers.0.attention", "scale", 3.0),
         ("layers.0.attention", "cap", 5.0),
         ("layers.0.attention", "pattern", Pattern(causal=True, window=2)),
-        ("layers.0.attention", "pattern", Pattern(causal=True, key_padding=torch.ones(1, 2, dtype=torch.bool))),
+        (
+            "layers.0.attention",
+            "pattern",
+            Pattern(causal=True, key_padding=torch.ones(1, 2, dtype=torch.bool)),
+        ),
         ("layers.0", "attention_norm", NoFeedForward()),
     ],
 )
-def test_a_setting_or_module_that_was_changed_is_refused_by_every_verifier(part: str, name: str, value: Any) -> None:
+def test_a_setting_or_module_that_was_changed_is_refused_by_every_verifier(
+    part: str, name: str, value: Any
+) -> None:
     changed = "attention_norm" if part == "layers.0" else "attention"
     for model, verify in verifiers():
         setattr(model.get_submodule(part), name, value)
@@ -124,7 +139,8 @@ def test_other_angles_are_refused() -> None:
                 verify()
 
 
-# ---- numbers that are not finite -------------------------------------------------------------------------------------
+# ---- numbers that are not finite
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -186,7 +202,14 @@ def test_scores_that_overflow_prove_nothing() -> None:
 def test_codes_and_tolerances_that_are_not_finite_are_refused() -> None:
     model = compile_program(lib.histogram(), "abc", 4)
     codes = model.codes
-    for broken in ([(math.nan, 1), *codes[1:]], [(math.inf, 1), *codes[1:]], [], [(None, 1)], [("0", 1)], [1.0]):
+    for broken in (
+        [(math.nan, 1), *codes[1:]],
+        [(math.inf, 1), *codes[1:]],
+        [],
+        [(None, 1)],
+        [("0", 1)],
+        [1.0],
+    ):
         model.codes = broken  # type: ignore[assignment]
         with refused("codes"):
             verify_program(model)
@@ -200,7 +223,8 @@ def test_codes_and_tolerances_that_are_not_finite_are_refused() -> None:
 
 def test_swapped_codes_are_no_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a model file of ``count``, which prints 30 for 29."""
-    path, program = tmp_path / "t.json", lib.count(tokens, "a")
+    path = tmp_path / "t.json"
+    program = lib.count(tokens, "a")
     save_program(compile_program(program, "ab", 30), path)
     content = json.loads(path.read_text())
     codes = content["codes"]
@@ -218,12 +242,22 @@ def test_swapped_codes_are_no_proof(tmp_path: Path, capsys: pytest.CaptureFixtur
         "from glassformer.programs import tokens\nfrom glassformer.programs.library import count\n"
         'program, vocabulary, max_len = count(tokens, "a"), "ab", 30\n'
     )
-    command = ["program", str(mine), "--run-python", "--verify", "--limit", "2000", "--weights", str(path)]
+    command = [
+        "program",
+        str(mine),
+        "--run-python",
+        "--verify",
+        "--limit",
+        "2000",
+        "--weights",
+        str(path),
+    ]
     assert main(command) == 1
     assert "UNDECIDED" in capsys.readouterr().out
 
 
-# ---- bounds ----------------------------------------------------------------------------------------------------------
+# ---- bounds
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_large_constant_hides_no_difference() -> None:
@@ -231,7 +265,9 @@ def test_a_large_constant_hides_no_difference() -> None:
     p = aggregate(everything, x) > 10**8 + Fraction(1, 200)
     model = compile_program(p, "ab", 30)
     certificate = verify_program(model, limit=1000)
-    right = all(same(model.run(text), p(text)) for text in ("a" * 30, "a" * 29, "a" * 29 + "b", "b" * 30))
+    right = all(
+        same(model.run(text), p(text)) for text in ("a" * 30, "a" * 29, "a" * 29 + "b", "b" * 30)
+    )
     assert certificate.verdict == "undecided" or (certificate.verdict == "holds" and right)
     assert right
 
@@ -244,8 +280,12 @@ def test_no_rounding_is_left_out(dtype: torch.dtype) -> None:
     for count in (1, 64, 2**20, 2**30):
         assert checkers._own(1.0, count) >= gamma(count, FLOAT64_ROUNDOFF)
         assert checker.rounding(count) >= gamma(count, network.roundoff)
-    affine = Affine(np.array([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]]), np.array([0.0, 1.0]))  # two roundings of each number
-    assert (checker.rounded(affine, np.ones(3)) >= gamma(2, network.roundoff) * np.array([3, 4])).all()
+    affine = Affine(
+        np.array([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]]), np.array([0.0, 1.0])
+    )  # two roundings of each number
+    assert (
+        checker.rounded(affine, np.ones(3)) >= gamma(2, network.roundoff) * np.array([3, 4])
+    ).all()
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1672, marks=pytest.mark.slow)])
@@ -266,7 +306,11 @@ def test_no_error_is_above_the_printed_bound(count: int) -> None:
 @pytest.mark.parametrize("value", [1.9, 0.7, -3.3])
 def test_the_mean_of_keys_that_are_not_selected_is_rounded(value: float) -> None:
     length = 1000
-    p = pick(select(tokens, tokens, lambda key, _: key == 0), elementwise(lambda t: value if t else 0, tokens), 0)
+    p = pick(
+        select(tokens, tokens, lambda key, _: key == 0),
+        elementwise(lambda t: value if t else 0, tokens),
+        0,
+    )
     model = compile_program(p, (0, 1), length, dtype=torch.float32)
     with torch.no_grad():
         model.blocks[0].attention.sinks.fill_(-1e4)  # all keys share what is to be the sink's
@@ -287,7 +331,8 @@ def test_an_error_above_the_bound_is_no_certificate(monkeypatch: pytest.MonkeyPa
         verify_program(model)
 
 
-# ---- values are typed ------------------------------------------------------------------------------------------------
+# ---- values are typed
+# ------------------------------------------------------------------------------------------------
 
 
 def test_true_and_one_are_different_values() -> None:
@@ -296,7 +341,9 @@ def test_true_and_one_are_different_values() -> None:
     model = compile_program(p, "ab", 3)
     assert model.run("ab") == ["0", "True"]
     assert verify_program(model).verdict == "holds"
-    model.codes = [(number, "False" if value == "0" else value) for number, value in model.codes or []]
+    model.codes = [
+        (number, "False" if value == "0" else value) for number, value in model.codes or []
+    ]
     assert verify_program(model).verdict == "fails"
 
 
@@ -316,7 +363,9 @@ def test_equal_values_of_other_types_stay_apart() -> None:
     for program in programs:
         model = compile_program(program, KINDS, 2)
         assert verify_program(model).verdict == "holds"
-        sequences = np.array([[first, second] for first in range(len(KINDS)) for second in range(len(KINDS))])
+        sequences = np.array(
+            [[first, second] for first in range(len(KINDS)) for second in range(len(KINDS))]
+        )
         column, values = Batch(sequences, KINDS).column(program)
         for row, places in zip(column.tolist(), sequences.tolist(), strict=True):
             wanted = program([KINDS[place] for place in places])
@@ -365,7 +414,8 @@ def test_a_mean_and_a_token_that_are_the_same_number_are_refused() -> None:
     assert verify_program(compile_program(2 * mean > 1, (0.25, 0.5, 0.75), 2)).verdict == "holds"
 
 
-# ---- what cannot be told apart ---------------------------------------------------------------------------------------
+# ---- what cannot be told apart
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -379,11 +429,21 @@ def test_a_mean_and_a_token_that_are_the_same_number_are_refused() -> None:
         (lib.reverse(), (1e-9, 2e-9, 1e9)),
         (lib.histogram(), tuple(range(0, 4000, 50))),
         (lib.shift(tokens, 1), tuple(range(150))),
-        (selector_width(select(tokens, tokens, lambda key, query: key == query != 1.01)), (0, 1, 1.01)),
-        (selector_width(select(tokens, elementwise(lambda n: max(-1, min(n, 1)), tokens), operator.eq)), (-1, 1, 5)),
+        (
+            selector_width(select(tokens, tokens, lambda key, query: key == query != 1.01)),
+            (0, 1, 1.01),
+        ),
+        (
+            selector_width(
+                select(tokens, elementwise(lambda n: max(-1, min(n, 1)), tokens), operator.eq)
+            ),
+            (-1, 1, 5),
+        ),
     ],
 )
-def test_numbers_of_any_size_are_compared_and_copied(program: Variable, vocabulary: tuple[Any, ...]) -> None:
+def test_numbers_of_any_size_are_compared_and_copied(
+    program: Variable, vocabulary: tuple[Any, ...]
+) -> None:
     for dtype in (torch.float64, torch.float32):
         model = compile_program(program, vocabulary, 3 if len(vocabulary) < 9 else 2, dtype=dtype)
         certificate = verify_program(model)
@@ -415,10 +475,20 @@ def test_numbers_far_from_0_are_functions_of_one_another() -> None:
             torch.float32,
             "Fraction\\(3400000001, 2\\) and 1700000001",
         ),
-        (aggregate(everything, tokens) > 10**8, (10**8, 10**8 + Fraction(1, 10**9)), torch.float64, "100000000"),
+        (
+            aggregate(everything, tokens) > 10**8,
+            (10**8, 10**8 + Fraction(1, 10**9)),
+            torch.float64,
+            "100000000",
+        ),
         (tokens + indices, (1e16, 1e16 + 2), torch.float32, "1"),
         (indices, "ab", torch.bfloat16, "298 and 299"),
-        (lib.histogram(), tuple(10**power for power in range(16)), torch.bfloat16, r"\[10\] gives 2 for 1"),
+        (
+            lib.histogram(),
+            tuple(10**power for power in range(16)),
+            torch.bfloat16,
+            r"\[10\] gives 2 for 1",
+        ),
     ],
 )
 def test_what_cannot_be_told_apart_is_refused_by_two_values_and_the_dtype(
@@ -430,12 +500,17 @@ def test_what_cannot_be_told_apart_is_refused_by_two_values_and_the_dtype(
 
 def test_numbers_one_step_of_the_largest_apart_are_too_near() -> None:
     with refused("16777214 and 16777216"):
-        compile_program(aggregate(everything, tokens), (0, 2**24 - 2, 2**24), 1, dtype=torch.float32)
-    model = compile_program(aggregate(everything, tokens), (0, 2**24 - 3, 2**24), 1, dtype=torch.float32)
+        compile_program(
+            aggregate(everything, tokens), (0, 2**24 - 2, 2**24), 1, dtype=torch.float32
+        )
+    model = compile_program(
+        aggregate(everything, tokens), (0, 2**24 - 3, 2**24), 1, dtype=torch.float32
+    )
     assert verify_program(model).verdict == "holds"
 
 
-# ---- any size: exact values, and an end ------------------------------------------------------------------------------
+# ---- any size: exact values, and an end
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -453,7 +528,9 @@ def test_means_are_exact_at_any_size(vocabulary: tuple[Any, ...], length: int) -
     sequences = np.random.default_rng(0).integers(0, len(vocabulary), (50, length))
     column, values = Batch(sequences, vocabulary).column(program)
     for row, places in zip(column.tolist(), sequences.tolist(), strict=True):
-        assert same([values[each] for each in row], program([vocabulary[place] for place in places]))
+        assert same(
+            [values[each] for each in row], program([vocabulary[place] for place in places])
+        )
 
 
 def test_a_mean_of_dense_numbers_is_not_said_to_fail() -> None:
@@ -501,7 +578,11 @@ def test_a_function_that_changes_nothing_costs_nothing() -> None:
 def test_functions_of_too_many_values_are_the_same_only_as_sums() -> None:
     domains = Domains(range(100), 100)
     least, most = (elementwise(choose, tokens, indices) for choose in (min, max))
-    assert domains.key(tokens + indices) == domains.key(tokens + indices) != domains.key(tokens - indices)
+    assert (
+        domains.key(tokens + indices)
+        == domains.key(tokens + indices)
+        != domains.key(tokens - indices)
+    )
     assert domains.key(least) != domains.key(most)
 
 
@@ -513,7 +594,8 @@ def test_after_its_seconds_a_verdict_is_undecided() -> None:
     assert "why             the time" in str(certificate)
 
 
-# ---- what a certificate covers ---------------------------------------------------------------------------------------
+# ---- what a certificate covers
+# ---------------------------------------------------------------------------------------
 
 
 def test_a_certificate_says_what_it_covers() -> None:
@@ -558,7 +640,8 @@ def test_a_file_for_other_sequences_is_covered_as_such(tmp_path: Path) -> None:
         verify_program(model)
 
 
-# ---- claims are not believed -----------------------------------------------------------------------------------------
+# ---- claims are not believed
+# -----------------------------------------------------------------------------------------
 
 
 def test_without_claims_or_with_wrong_ones_nothing_is_proved() -> None:
@@ -572,14 +655,26 @@ def test_without_claims_or_with_wrong_ones_nothing_is_proved() -> None:
         (layer._replace(lookups=()), *others),
         (layer._replace(heads=()), *others),
         (layer._replace(heads=layer.heads[::-1]), *others),
-        (layer._replace(heads=tuple(HeadClaim(everything, each.writes) for each in layer.heads)), *others),
-        (layer._replace(lookups=tuple(each._replace(parts=(tokens,)) for each in layer.lookups)), *others),
-        (layer._replace(lookups=tuple(each._replace(first=0, last=2) for each in layer.lookups)), *others),
+        (
+            layer._replace(heads=tuple(HeadClaim(everything, each.writes) for each in layer.heads)),
+            *others,
+        ),
+        (
+            layer._replace(lookups=tuple(each._replace(parts=(tokens,)) for each in layer.lookups)),
+            *others,
+        ),
+        (
+            layer._replace(lookups=tuple(each._replace(first=0, last=2) for each in layer.lookups)),
+            *others,
+        ),
     ]
     for lie in lies:
         model.claims = lie
         certificate = verify_program(model, limit=1)
-        assert (certificate.verdict, certificate.bound < certificate.allowed) == ("undecided", False), lie
+        assert (certificate.verdict, certificate.bound < certificate.allowed) == (
+            "undecided",
+            False,
+        ), lie
 
 
 def test_models_within_edits_are_refused() -> None:
@@ -615,7 +710,9 @@ def test_aggregates_that_are_none_of_the_program_are_not_believed() -> None:
     assert model.claims is not None
     (layer,) = model.claims
     (head,) = layer.heads
-    other = aggregate(head.selector, elementwise(lambda token: 1 if token == "a" else None, tokens), 0)
+    other = aggregate(
+        head.selector, elementwise(lambda token: 1 if token == "a" else None, tokens), 0
+    )
     model.claims = (layer._replace(heads=(head._replace(writes=(other,)),)),)
     certificate = verify_program(model, limit=1)
     assert (certificate.verdict, certificate.bound) == ("undecided", math.inf)
@@ -626,12 +723,19 @@ def test_aggregates_that_are_none_of_the_program_are_not_believed() -> None:
 def test_every_broken_weight_has_a_bound_that_covers_it(each: bool) -> None:
     changes = (1e-6, -1.0, 30.0)
     model = compile_program(lib.detect(tokens, "ab"), "ab", 4)
-    texts = [torch.tensor(list(itertools.product(range(2), repeat=length))) for length in range(1, 5)]
+    texts = [
+        torch.tensor(list(itertools.product(range(2), repeat=length))) for length in range(1, 5)
+    ]
     codes = torch.tensor([number for number, _ in model.codes or ()])
 
     def read() -> list[int]:
         """The place of the nearest code, at every position of every text."""
-        return (torch.cat([model(each).ravel() for each in texts])[:, None] - codes).abs().argmin(1).tolist()
+        return (
+            (torch.cat([model(each).ravel() for each in texts])[:, None] - codes)
+            .abs()
+            .argmin(1)
+            .tolist()
+        )
 
     right = read()
     entries = [entry for weight in model.parameters() for entry in weight.view(-1).split(1)]
@@ -641,7 +745,8 @@ def test_every_broken_weight_has_a_bound_that_covers_it(each: bool) -> None:
             with torch.no_grad():
                 kept = entry.clone()
                 entry += change
-                exact, bounded = verify_program(model), verify_program(model, limit=1)
+                exact = verify_program(model)
+                bounded = verify_program(model, limit=1)
                 wrong = read() != right
                 entry.copy_(kept)
             assert exact.largest_error <= exact.bound == bounded.bound
@@ -654,13 +759,16 @@ def test_every_broken_weight_has_a_bound_that_covers_it(each: bool) -> None:
 
 def test_all_library_programs_are_proved_by_the_bound() -> None:
     for example in lib.PROGRAMS.values():
-        model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
+        model = compile_program(
+            example.program, example.vocabulary, example.max_len, causal=example.causal
+        )
         certificate = verify_program(model, limit=1)
         assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound"), certificate
         assert certificate.bound < min(1e-6, certificate.allowed / 100)
 
 
-# ---- random models, and how near bounds are --------------------------------------------------------------------------
+# ---- random models, and how near bounds are
+# --------------------------------------------------------------------------
 
 
 def _campaign() -> Any:
@@ -671,7 +779,9 @@ def _campaign() -> Any:
 
 
 def test_a_solution_is_not_lost_to_more_features() -> None:
-    trial = _campaign().Trial(822711)  # features of 49 bits: solved with some of them, not with all 131
+    trial = _campaign().Trial(
+        822711
+    )  # features of 49 bits: solved with some of them, not with all 131
     trial.run()
     assert trial.faults == []
 
@@ -685,7 +795,9 @@ def test_a_solution_is_not_lost_to_more_features() -> None:
     ],
     ids=["of all", "with a default", "scaled"],
 )
-def test_bounds_on_means_of_many_values_are_near_their_errors(program: Variable, causal: bool) -> None:
+def test_bounds_on_means_of_many_values_are_near_their_errors(
+    program: Variable, causal: bool
+) -> None:
     model = compile_program(program, tuple(range(30)), 30, causal=causal)
     assert model.codes is None
     certificate = verify_program(model, limit=1000)
@@ -701,12 +813,16 @@ def test_bounds_on_means_of_many_values_are_near_their_errors(program: Variable,
 @pytest.mark.parametrize("seed", range(20))
 def test_what_units_add_is_within_its_range(seed: int) -> None:
     """Of points that are known up to an error of any size."""
-    program, rng = lib.histogram(), np.random.default_rng(seed)
+    program = lib.histogram()
+    rng = np.random.default_rng(seed)
     domains = Domains("ab", 3)
     network = certificates.network_of(compile_program(program, domains.vocabulary, domains.max_len))
     checker = checkers._Checker(network, domains, program, Budget(math.inf))
-    error, points = float(10.0 ** rng.integers(-6, 1)), rng.normal(size=4)
-    factor, bias, down = rng.normal(size=7), rng.normal(size=7), rng.normal(size=(3, 7))
+    error = float(10.0 ** rng.integers(-6, 1))
+    points = rng.normal(size=4)
+    factor = rng.normal(size=7)
+    bias = rng.normal(size=7)
+    down = rng.normal(size=(3, 7))
     low, high, slack = checker.bends(points, error, factor, bias, down)
     near = points[:, None] + error * np.linspace(-1, 1, 2001)
     found = np.maximum(near[..., None] * factor + bias, 0) @ down.T
@@ -718,14 +834,21 @@ def test_what_units_add_is_within_its_range(seed: int) -> None:
 
 @pytest.mark.parametrize("vocabulary", ["ab", (0, 1, 2)], ids=["letters", "numbers"])
 @pytest.mark.parametrize("nothing", [None, 0.2, 7.0])
-def test_what_a_head_copies_is_within_its_errors(vocabulary: Sequence[Any], nothing: float | None) -> None:
-    """0.5 + table[value] + 2 value, within 0.3 and the 0.1 of what is copied; or within ``nothing`` of 0."""
+def test_what_a_head_copies_is_within_its_errors(
+    vocabulary: Sequence[Any], nothing: float | None
+) -> None:
+    """0.5 + table[value] + 2 value, within 0.3 and the 0.1 of what is copied; or within ``nothing``
+    of 0.
+    """
     copied = pick(PREVIOUS, tokens)
-    model, domains = compile_program(copied, vocabulary, 3), Domains(vocabulary, 3)
+    model = compile_program(copied, vocabulary, 3)
+    domains = Domains(vocabulary, 3)
     checker = checkers._Checker(certificates.network_of(model), domains, copied, Budget(math.inf))
     table = np.arange(1.0, len(vocabulary) + 1)[:, None] ** 2
     with np.errstate(all="ignore"):  # as check() does
-        form = checker.copied(copied, checkers.Form({}, np.array([0.5]), np.array([0.1])), table, 2.0, 0.3, nothing)
+        form = checker.copied(
+            copied, checkers.Form({}, np.array([0.5]), np.array([0.1])), table, 2.0, 0.3, nothing
+        )
     radius = float(form.radius[0])
     (rows,) = form.tables.values()
     wanted = {
@@ -745,7 +868,9 @@ def test_what_a_head_copies_is_within_its_errors(vocabulary: Sequence[Any], noth
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.slow)])
-def test_random_models_and_damaged_ones_have_no_false_certificate(count: int, tmp_path: Path) -> None:
+def test_random_models_and_damaged_ones_have_no_false_certificate(
+    count: int, tmp_path: Path
+) -> None:
     made = _campaign()
     out = tmp_path / "found.json"
     for part in (count // 2, count):  # the second continues the first

@@ -1,4 +1,6 @@
-"""Programs: the interpreter, the same on many sequences, and compiled transformers on every sequence."""
+"""Programs: the interpreter, the same on many sequences, and compiled transformers on every
+sequence.
+"""
 
 import itertools
 import operator
@@ -50,8 +52,10 @@ def test_random_programs_compute_what_they_say(seed: int, causal: bool, depth: i
 @given(seed=st.integers(0, 2**32), causal=st.booleans())
 def test_many_sequences_at_once_are_each_interpreted(seed: int, causal: bool) -> None:
     some = RandomPrograms(seed)
-    draw, vocabulary = some.draw, some.vocabulary
-    program, length = some.variable(4, letters=some.flip()), draw.randrange(1, 5)
+    draw = some.draw
+    vocabulary = some.vocabulary
+    program = some.variable(4, letters=some.flip())
+    length = draw.randrange(1, 5)
     sequences = np.array(list(itertools.product(range(len(vocabulary)), repeat=length)))
     batch = Batch(sequences, vocabulary, causal)
     codes, values = batch.column(program)
@@ -74,7 +78,9 @@ def test_coordinates_and_heads_are_described() -> None:
 def test_erased_coordinates_leave_nothing_behind() -> None:
     """The output is in a coordinate that held another variable with its error before."""
     example = lib.PROGRAMS["shuffle-dyck-2"]
-    model = compile_program(example.program, example.vocabulary, example.max_len, dtype=torch.float32)
+    model = compile_program(
+        example.program, example.vocabulary, example.max_len, dtype=torch.float32
+    )
     place = next(each.index for each in model.coordinates if each.name == "balanced")
     assert sum(each.index == place for each in model.coordinates) > 1
     assert verify_program(model).largest_error == 0
@@ -84,14 +90,23 @@ def test_tokens_that_are_alike_are_run_once() -> None:
     model = compile_program(lib.count(tokens, "a"), tuple("abcdefghij"), 9)
     certificate = verify_program(model)
     assert (certificate.verdict, certificate.rests_on) == ("holds", "every sequence")
-    assert certificate.num_run == certificate.num_different == sum(2**length for length in range(1, 10))
+    assert (
+        certificate.num_run
+        == certificate.num_different
+        == sum(2**length for length in range(1, 10))
+    )
     assert certificate.num_possible == sum(10**length for length in range(1, 10))
     with torch.no_grad():
         model.embedding.weight[7] = model.embedding.weight[0]
     certificate = verify_program(model)
     assert certificate.verdict == "fails"
     assert certificate.counterexample[0] == ("h",)
-    for program in (tokens, lib.histogram(), lib.shift(tokens, 1), elementwise(lambda t, i: (t, i), tokens, indices)):
+    for program in (
+        tokens,
+        lib.histogram(),
+        lib.shift(tokens, 1),
+        elementwise(lambda t, i: (t, i), tokens, indices),
+    ):
         certificate = verify_program(compile_program(program, tuple("abcd"), 3))
         assert certificate.num_different == certificate.num_possible
 
@@ -99,12 +114,19 @@ def test_tokens_that_are_alike_are_run_once() -> None:
 def test_beyond_the_limit_the_bound_decides() -> None:
     model = compile_program(lib.histogram(), tuple("abcdefghij"), 12)
     certificate = verify_program(model, limit=200)
-    assert (certificate.verdict, certificate.rests_on, certificate.num_run) == ("holds", "the bound", 200)
+    assert (certificate.verdict, certificate.rests_on, certificate.num_run) == (
+        "holds",
+        "the bound",
+        200,
+    )
     assert certificate.num_possible > 10**12
     with torch.no_grad():
         model.output.bias += 1e-3
     certificate = verify_program(model, limit=200)
-    assert (certificate.verdict, certificate.rests_on) == ("holds", "the bound")  # for weights as they are
+    assert (certificate.verdict, certificate.rests_on) == (
+        "holds",
+        "the bound",
+    )  # for weights as they are
     assert certificate.largest_error <= certificate.bound < 1.1e-3
     model.claims = ()
     certificate = verify_program(model, limit=200)
@@ -126,7 +148,9 @@ def nested(depth: int) -> Variable:
 
 
 SAME = select(tokens, tokens, operator.eq)
-LARGE_MEAN = elementwise(lambda mean: mean > 3, aggregate(everything, elementwise(lambda t: t**3, tokens)))
+LARGE_MEAN = elementwise(
+    lambda mean: mean > 3, aggregate(everything, elementwise(lambda t: t**3, tokens))
+)
 
 
 @pytest.mark.parametrize(
@@ -160,9 +184,15 @@ LARGE_MEAN = elementwise(lambda mean: mean > 3, aggregate(everything, elementwis
         (lambda: selector_width(tokens), "selector"),  # type: ignore[arg-type]
         (lambda: SAME & tokens, "& tokens"),  # type: ignore[operator]
         (lambda: SAME | True, "| True"),  # type: ignore[operator]
-        (lambda: compile_program(selector_width(select(tokens, tokens, "eq")), ("a",), 2), "predicate"),  # type: ignore[arg-type]
+        (
+            lambda: compile_program(selector_width(select(tokens, tokens, "eq")), ("a",), 2),
+            "predicate",
+        ),  # type: ignore[arg-type]
         # functions and predicates that give no value
-        (lambda: compile_program(elementwise(lambda t: 1 / 0, tokens), ("a",), 2), "ZeroDivisionError"),
+        (
+            lambda: compile_program(elementwise(lambda t: 1 / 0, tokens), ("a",), 2),
+            "ZeroDivisionError",
+        ),
         (lambda: compile_program(tokens / indices, (1, 2), 2), "(tokens / indices) of 1, 0"),
         (lambda: compile_program(tokens / 0, (1, 2), 2), "/ 0"),
         (lambda: compile_program(only(float("nan")), ("a",), 2), "nan"),
@@ -171,8 +201,18 @@ LARGE_MEAN = elementwise(lambda mean: mean > 3, aggregate(everything, elementwis
         (lambda: compile_program(only([1]), ("a",), 2), "[1]"),
         (lambda: compile_program(only(tokens), ("a",), 2), "only of 'a'"),
         (lambda: only([1])("ab"), "[1]"),
-        (lambda: compile_program(selector_width(select(tokens, tokens, lambda k, q: 1 / 0)), ("a",), 2), "division"),
-        (lambda: compile_program(selector_width(select(tokens, tokens, lambda k, q: None)), ("a",), 2), "None"),
+        (
+            lambda: compile_program(
+                selector_width(select(tokens, tokens, lambda k, q: 1 / 0)), ("a",), 2
+            ),
+            "division",
+        ),
+        (
+            lambda: compile_program(
+                selector_width(select(tokens, tokens, lambda k, q: None)), ("a",), 2
+            ),
+            "None",
+        ),
         (lambda: selector_width(select(tokens, tokens, lambda k, q: float("nan")))("ab"), "nan"),
         # sizes and types
         (lambda: compile_program(tokens, (float("inf"), 1), 2), "inf"),
@@ -190,7 +230,10 @@ LARGE_MEAN = elementwise(lambda mean: mean > 3, aggregate(everything, elementwis
         (lambda: select(tokens, tokens, 5), "predicate = 5"),
         (lambda: select(tokens, tokens, tokens), "predicate = tokens"),
         (lambda: compile_program(10**400 * tokens, (1, 2), 2), "factor"),
-        (lambda: compile_program(aggregate(everything, tokens) * 10, (1e308, 1e307), 2), "(10 * aggregate"),
+        (
+            lambda: compile_program(aggregate(everything, tokens) * 10, (1e308, 1e307), 2),
+            "(10 * aggregate",
+        ),
         # several values where one is needed, and too many
         (lambda: aggregate(everything, tokens)("ab"), "selects"),
         (lambda: pick(everything, tokens)([1, 2]), "selects"),
@@ -223,9 +266,15 @@ def test_where_nothing_is_selected_there_is_the_default() -> None:
 
 
 def test_parts_that_share_many_others_are_compiled() -> None:
-    first, second, total = tokens, indices, tokens
+    first = tokens
+    second = indices
+    total = tokens
     for _ in range(40):  # more than 10^8 paths
-        first, second, total = second, elementwise(lambda a, b: (a + b) % 5, first, second), total + total
+        first, second, total = (
+            second,
+            elementwise(lambda a, b: (a + b) % 5, first, second),
+            total + total,
+        )
     assert len(str(total)) < 200
     for program in (second, total / 2**40):
         assert verify_program(compile_program(program, (0, 1), 3)).verdict == "holds"

@@ -1,4 +1,6 @@
-"""Compiled programs in files: every bit and name comes back, and a hostile file costs one line and no memory."""
+"""Compiled programs in files: every bit and name comes back, and a hostile file costs one line and
+no memory.
+"""
 
 import enum
 import json
@@ -32,22 +34,34 @@ from refusals import refused
 
 
 def check_same(found: CompiledProgram, wanted: CompiledProgram) -> None:
-    ours, theirs = found.state_dict(), wanted.state_dict()
+    ours = found.state_dict()
+    theirs = wanted.state_dict()
     assert list(ours) == list(theirs)
     for name in ours:
         assert ours[name].dtype == theirs[name].dtype
         assert torch.equal(ours[name], theirs[name]), name
-    assert (found.coordinates, found.heads, found.name) == (wanted.coordinates, wanted.heads, wanted.name)
-    for one, other in ((found.codes, wanted.codes), (found.domains.vocabulary, wanted.domains.vocabulary)):
+    assert (found.coordinates, found.heads, found.name) == (
+        wanted.coordinates,
+        wanted.heads,
+        wanted.name,
+    )
+    for one, other in (
+        (found.codes, wanted.codes),
+        (found.domains.vocabulary, wanted.domains.vocabulary),
+    ):
         assert one == other
         assert repr(one) == repr(other)  # 1, 1.0 and True are equal
-    assert (found.domains.max_len, found.domains.causal) == (wanted.domains.max_len, wanted.domains.causal)
+    assert (found.domains.max_len, found.domains.causal) == (
+        wanted.domains.max_len,
+        wanted.domains.causal,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["histogram", "reverse", "sort", "detect", "induction"])
 def test_every_bit_and_name_comes_back(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    model, path = compiled(name).to(dtype), tmp_path / "model.json"
+    model = compiled(name).to(dtype)
+    path = tmp_path / "model.json"
     save_program(model, path)
     assert is_program_file(path)
     found = load_program(path)
@@ -76,7 +90,11 @@ def test_every_kind_of_value_comes_back(number: int, tmp_path: Path) -> None:
     save_program(model, tmp_path / "model.json")
     found = load_program(tmp_path / "model.json")
     check_same(found, model)
-    assert repr(found.run(vocabulary[:3])) == repr(model.run(vocabulary[:3])) == repr(program(vocabulary[:3]))
+    assert (
+        repr(found.run(vocabulary[:3]))
+        == repr(model.run(vocabulary[:3]))
+        == repr(program(vocabulary[:3]))
+    )
 
 
 def test_a_loaded_model_is_verified_with_its_program(tmp_path: Path) -> None:
@@ -118,13 +136,16 @@ class Pair(NamedTuple):
 
 @pytest.mark.parametrize("value", [Pair(1, 2), (np.sqrt(2), 1), np.str_("a"), Sign.PLUS])
 def test_values_that_a_file_would_change_are_not_saved(value: Any, tmp_path: Path) -> None:
-    model = compile_program(elementwise(lambda token: value if token == "b" else "c", tokens), "ab", 2)
+    model = compile_program(
+        elementwise(lambda token: value if token == "b" else "c", tokens), "ab", 2
+    )
     with refused("of type (Pair|float64|str_|Sign)"):
         save_program(model, tmp_path / "model.json")
 
 
 def test_settings_that_a_file_does_not_hold_are_not_saved(tmp_path: Path) -> None:
-    model, path = compiled("histogram"), tmp_path / "model.json"
+    model = compiled("histogram")
+    path = tmp_path / "model.json"
     for name, value in (("pattern", Pattern(causal=True)), ("scale", 3.0)):
         kept = getattr(model.layers[0].attention, name)
         setattr(model.layers[0].attention, name, value)
@@ -223,7 +244,8 @@ QUERY = "layers.0.attention.query.weight"
 def test_files_that_cannot_be_used_are_refused_in_one_line(
     change: Any, named: str, content: dict[str, Any], tmp_path: Path
 ) -> None:
-    damaged, path = json.loads(json.dumps(content)), tmp_path / "model.json"
+    damaged = json.loads(json.dumps(content))
+    path = tmp_path / "model.json"
     change(damaged)
     path.write_text(json.dumps(damaged))
     with pytest.raises(InputError) as caught:

@@ -22,4 +22,6 @@ def test_the_source_builds_the_program(name: str) -> None:
         exec(compile(ast.Module([program], []), name, "exec"), names)
         built = names[name]
     wanted = library.PROGRAMS[name].program
-    assert [(str(part), type(part)) for part in graph(built)] == [(str(part), type(part)) for part in graph(wanted)]
+    assert [(str(part), type(part)) for part in graph(built)] == [
+        (str(part), type(part)) for part in graph(wanted)
+    ]

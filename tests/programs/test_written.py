@@ -1,4 +1,6 @@
-"""Programs as text: what can be read, that nothing is run or grows, and that verdicts are those of the definition."""
+"""Programs as text: what can be read, that nothing is run or grows, and that verdicts are those of
+the definition.
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -36,7 +38,11 @@ def sequences(domains: Domains) -> Iterator[tuple[Value, ...]]:
 
 
 def test_every_blank_has_answers() -> None:
-    assert {name for name, texts in CARDS["programs"].items() if "blank" in texts} == FILLED.keys() == WRONG.keys()
+    assert (
+        {name for name, texts in CARDS["programs"].items() if "blank" in texts}
+        == FILLED.keys()
+        == WRONG.keys()
+    )
 
 
 @pytest.mark.parametrize("name", FILLED)
@@ -53,13 +59,15 @@ def test_right_answers_hold_on_every_sequence(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_answers_fail_with_the_shortest_counterexample(name: str) -> None:
-    example, domains = PROGRAMS[name], domains_of(name)
+    example = PROGRAMS[name]
+    domains = domains_of(name)
     for filling in WRONG[name]:
         program = read_written(blank(name).replace("___", filling), example.vocabulary)
         first = next(
             sequence
             for sequence in sequences(domains)
-            if outputs(program, sequence, example.causal) != outputs(example.program, sequence, example.causal)
+            if outputs(program, sequence, example.causal)
+            != outputs(example.program, sequence, example.causal)
         )
         if outputs(program, first, example.causal) is None:
             with pytest.raises(InputError):
@@ -81,8 +89,12 @@ def test_what_is_no_program_is_refused(text: str, recwarn: pytest.WarningsRecord
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("wrong", ["___", "tokens", "select", "None", "lambda key, query: True", "tokens == tokens"])
-@pytest.mark.parametrize("text", ["select(tokens, tokens, WRONG)", "select(tokens, predicate=WRONG, queries=tokens)"])
+@pytest.mark.parametrize(
+    "wrong", ["___", "tokens", "select", "None", "lambda key, query: True", "tokens == tokens"]
+)
+@pytest.mark.parametrize(
+    "text", ["select(tokens, tokens, WRONG)", "select(tokens, predicate=WRONG, queries=tokens)"]
+)
 def test_where_a_comparison_is_wanted_comparisons_are_listed(text: str, wrong: str) -> None:
     with refused(got="in line 1", expected="one of operator.eq, operator.ne, operator.lt"):
         read_written(f"selector_width({text.replace('WRONG', wrong)})", "abcd")
@@ -111,8 +123,11 @@ LARGE = (
     "a = indices\n" + "a = a / 3\n" * 150,
     "a = indices\n" + "a = a + a + indices\n" * 90,
     "a = aggregate(everything, indices / 7)\n" + "a = aggregate(everything, a + indices)\n" * 45,
-    "a = indices * 7 / 11\n" + "a = aggregate(select(tokens, tokens, operator.le), a) * 3 + indices\n" * 27,
-    "a = select(tokens, tokens, operator.le)\n" + "a = a & ~a | a\n" * 110 + "a = selector_width(a)\n",
+    "a = indices * 7 / 11\n"
+    + "a = aggregate(select(tokens, tokens, operator.le), a) * 3 + indices\n" * 27,
+    "a = select(tokens, tokens, operator.le)\n"
+    + "a = a & ~a | a\n" * 110
+    + "a = selector_width(a)\n",
     "a = tokens == tokens\n" + "a = (a == a) == a\n" * 90,
 )
 
@@ -120,7 +135,8 @@ LARGE = (
 @pytest.mark.parametrize("text", LARGE, ids=range(len(LARGE)))
 def test_no_text_takes_long(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(written, "SECONDS", 0.3)
-    domains, budget = domains_of("addition"), Budget(5)
+    domains = domains_of("addition")
+    budget = Budget(5)
     try:
         program = read_written(f"{text}indices + a * 0", domains.vocabulary)
         verdict = compare(program, read_written("indices", domains.vocabulary), domains).verdict

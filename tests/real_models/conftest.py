@@ -1,4 +1,6 @@
-"""Two trained language models, which ``make models`` installs; without them these tests are skipped."""
+"""Two trained language models, which ``make models`` installs; without them these tests are
+skipped.
+"""
 
 import functools
 import sys

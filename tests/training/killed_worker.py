@@ -1,6 +1,8 @@
-"""Runs that are killed at chosen moments and resumed, each part in a process of its own. Argument: the directory.
+"""Runs that are killed at chosen moments and resumed, each part in a process of its own. Argument:
+the directory.
 
-One process imports torch and forks a child for every part, because importing takes longer than training here.
+One process imports torch and forks a child for every part, because importing takes longer than
+training here.
 """
 
 import os
@@ -18,7 +20,13 @@ from glassformer import files as directory_module
 from glassformer.training import TrainingConfig, checkpoint, metrics, train
 
 CONFIG = TrainingConfig(
-    steps=20, batch_size=8, log_every=1, eval_every=4, checkpoint_every=5, learning_rate=0.01, optimizer="muon"
+    steps=20,
+    batch_size=8,
+    log_every=1,
+    eval_every=4,
+    checkpoint_every=5,
+    learning_rate=0.01,
+    optimizer="muon",
 )
 
 
@@ -47,7 +55,9 @@ def while_writing_optimizer() -> int:
 
 
 def at_rename(target: str, occurrence: int, *, after: bool = False) -> Callable[[], int]:
-    """Die before (or after) the rename number ``occurrence`` that makes a directory called ``target``."""
+    """Die before (or after) the rename number ``occurrence`` that makes a directory called
+    ``target``.
+    """
 
     def prepare() -> int:
         replace = os.replace

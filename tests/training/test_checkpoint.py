@@ -9,12 +9,20 @@ from training_toys import ToyModel, ToyTask
 
 from glassformer.errors import InputError
 from glassformer.training import TrainingConfig
-from glassformer.training.checkpoint import load_optimizers, load_weights, named_tensors, save_optimizers, save_weights
+from glassformer.training.checkpoint import (
+    load_optimizers,
+    load_weights,
+    named_tensors,
+    save_optimizers,
+    save_weights,
+)
 from glassformer.training.optim import build_optimizers
 from refusals import refused
 
 
-def trained(optimizer: str = "adamw", *, tied: bool = False, momentum: float = 0.0) -> tuple[nn.Module, list]:
+def trained(
+    optimizer: str = "adamw", *, tied: bool = False, momentum: float = 0.0
+) -> tuple[nn.Module, list]:
     model = ToyModel(tied=tied)
     optimizers = build_optimizers(model, TrainingConfig(optimizer=optimizer, momentum=momentum))
     take(model, optimizers, range(3))
@@ -30,9 +38,13 @@ def take(model: nn.Module, optimizers: list, steps: range) -> None:
             optimizer.zero_grad()
 
 
-@pytest.mark.parametrize(("optimizer", "momentum"), [("adamw", 0.0), ("muon", 0.0), ("sgd", 0.0), ("sgd", 0.9)])
+@pytest.mark.parametrize(
+    ("optimizer", "momentum"), [("adamw", 0.0), ("muon", 0.0), ("sgd", 0.0), ("sgd", 0.9)]
+)
 @pytest.mark.parametrize("tied", [False, True])
-def test_training_goes_on_from_what_was_saved(tmp_path: Path, optimizer: str, momentum: float, tied: bool) -> None:
+def test_training_goes_on_from_what_was_saved(
+    tmp_path: Path, optimizer: str, momentum: float, tied: bool
+) -> None:
     model, optimizers = trained(optimizer, tied=tied, momentum=momentum)
     save_weights(model, tmp_path)
     save_optimizers(model, optimizers, tmp_path)
@@ -43,7 +55,9 @@ def test_training_goes_on_from_what_was_saved(tmp_path: Path, optimizer: str, mo
     fresh = build_optimizers(again, TrainingConfig(optimizer=optimizer, momentum=momentum))
     load_optimizers(again, fresh, tmp_path)
     take(again, fresh, range(3, 6))
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+    )
 
 
 def test_a_tied_weight_is_stored_once(tmp_path: Path) -> None:
@@ -102,7 +116,9 @@ def test_files_hold_no_pickle(tmp_path: Path) -> None:
         (lambda stored: stored.update({"norm.bias": torch.zeros(8).double()}), "torch.float64"),
     ],
 )
-def test_weights_of_another_model_are_refused_and_change_nothing(tmp_path: Path, change, message: str) -> None:
+def test_weights_of_another_model_are_refused_and_change_nothing(
+    tmp_path: Path, change, message: str
+) -> None:
     model = ToyModel()
     stored = {name: tensor + 1 for name, tensor in model.state_dict().items()}
     change(stored)
@@ -111,7 +127,9 @@ def test_weights_of_another_model_are_refused_and_change_nothing(tmp_path: Path,
         load_weights(model, tmp_path)
     assert message in str(error.value)
     assert str(tmp_path / "model.safetensors") in str(error.value)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), ToyModel().parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), ToyModel().parameters(), strict=True)
+    )
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

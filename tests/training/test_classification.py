@@ -1,4 +1,6 @@
-"""Classification: the loss, the dropping of words, predictions in order, and what is measured of them."""
+"""Classification: the loss, the dropping of words, predictions in order, and what is measured of
+them.
+"""
 
 import math
 
@@ -14,7 +16,12 @@ from glassformer.data.batches import TextBatches
 from glassformer.data.examples import Example
 from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.training import Task, TrainingConfig, train
-from glassformer.training.classification import ClassificationTask, calibration_error, scores, wilson
+from glassformer.training.classification import (
+    ClassificationTask,
+    calibration_error,
+    scores,
+    wilson,
+)
 from refusals import refused
 
 ROWS = [[2, 5], [2, 6, 3, 4], [2, 7, 5], [2], [2, 6, 6, 6, 6]]
@@ -30,9 +37,16 @@ def task(**options: object) -> ClassificationTask:
 
 
 def test_examples_and_a_tokenizer_make_the_same_task() -> None:
-    examples = [Example(" ".join(map(str, row)), label) for row, label in zip(ROWS, LABELS, strict=True)]
+    examples = [
+        Example(" ".join(map(str, row)), label) for row, label in zip(ROWS, LABELS, strict=True)
+    ]
     made = ClassificationTask.of(
-        examples, examples[:2], lambda text: [int(word) for word in text.split()], 0, seed=3, metric="loss"
+        examples,
+        examples[:2],
+        lambda text: [int(word) for word in text.split()],
+        0,
+        seed=3,
+        metric="loss",
     )
     expected = TextBatches(ROWS, LABELS, 0, seed=3)
     assert made.metric == "loss"
@@ -41,7 +55,14 @@ def test_examples_and_a_tokenizer_make_the_same_task() -> None:
 
 
 def encoder(**options: object) -> Encoder:
-    sizes = {"vocab_size": 8, "num_layers": 1, "hidden_dim": 8, "ff_dim": 16, "num_heads": 2, "num_classes": 2}
+    sizes = {
+        "vocab_size": 8,
+        "num_layers": 1,
+        "hidden_dim": 8,
+        "ff_dim": 16,
+        "num_heads": 2,
+        "num_classes": 2,
+    }
     return Encoder(EncoderConfig(**{**sizes, "dropout": 0.0, **options}))
 
 
@@ -53,7 +74,8 @@ class Recorder(nn.Module):
         self.unused = nn.Parameter(torch.zeros(1))
 
     def forward(self, tokens: Tensor, real: Tensor) -> Tensor:
-        self.tokens, self.real = tokens, real
+        self.tokens = tokens
+        self.real = real
         mean = (tokens * real).sum(1) / real.sum(1)
         return torch.stack((torch.zeros_like(mean), mean), dim=1)
 
@@ -136,13 +158,19 @@ def test_scores_are_scikit_learns(seed: int, count: int, classes: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 60), bins=st.integers(1, 20))
-def test_the_calibration_error_is_the_sum_over_bins_in_a_loop(seed: int, count: int, bins: int) -> None:
+def test_the_calibration_error_is_the_sum_over_bins_in_a_loop(
+    seed: int, count: int, bins: int
+) -> None:
     rng = np.random.default_rng(seed)
     probabilities = rng.dirichlet(np.ones(3), count)
     labels = rng.integers(3, size=count)
     total = 0.0
     for index in range(bins):
-        inside = [row for row in range(count) if index / bins < max(probabilities[row]) <= (index + 1) / bins]
+        inside = [
+            row
+            for row in range(count)
+            if index / bins < max(probabilities[row]) <= (index + 1) / bins
+        ]
         if inside:
             right = np.mean([probabilities[row].argmax() == labels[row] for row in inside])
             confidence = np.mean([max(probabilities[row]) for row in inside])
@@ -158,13 +186,17 @@ def test_known_values_of_the_scores() -> None:
     assert measured["calibration_error"] == 0.25
     assert measured["macro_f1"] == pytest.approx((4 / 5 + 2 / 3) / 2)
     # One of four is thought impossible: as improbable as float32 can say.
-    assert measured["loss"] == pytest.approx(-math.log(torch.finfo(torch.float32).tiny) / 4, rel=1e-6)
+    assert measured["loss"] == pytest.approx(
+        -math.log(torch.finfo(torch.float32).tiny) / 4, rel=1e-6
+    )
 
 
 def test_an_encoder_learns_to_find_a_word() -> None:
     generator = torch.Generator().manual_seed(0)
     lengths = [length for length in range(2, 9) for _ in range(5)]
-    rows = [[2, *torch.randint(3, 8, (length,), generator=generator).tolist()] for length in lengths]
+    rows = [
+        [2, *torch.randint(3, 8, (length,), generator=generator).tolist()] for length in lengths
+    ]
     labels = [int(7 in row) for row in rows]
     both = texts(rows, labels)
     finds = ClassificationTask(both, both, word_dropout=0.05, label_smoothing=0.05)
@@ -200,7 +232,11 @@ def test_a_model_of_other_classes_or_a_shorter_reach_is_refused_in_training() ->
     config = TrainingConfig(steps=1, batch_size=5)
     three = texts(ROWS, [2, 1, 0, 0, 1])
     for model, chosen, message in (
-        (encoder(), ClassificationTask(three, three, 3), "a model of 2 classes for a task with num_classes = 3"),
+        (
+            encoder(),
+            ClassificationTask(three, three, 3),
+            "a model of 2 classes for a task with num_classes = 3",
+        ),
         (encoder(num_classes=3), task(), "a model of 3 classes for a task with num_classes = 2"),
         (encoder(num_classes=None), task(), "without a classification head"),
         (encoder(max_seq_len=4), task(), "5 positions"),
@@ -225,8 +261,11 @@ def test_labels_that_are_no_classes_are_refused() -> None:
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_predictions_that_do_not_fit_the_labels_are_refused(count: int, labels: list[int], message: str) -> None:
-    probabilities, classes = torch.full((count, 2), 0.5), torch.tensor(labels, dtype=torch.int64)
+def test_predictions_that_do_not_fit_the_labels_are_refused(
+    count: int, labels: list[int], message: str
+) -> None:
+    probabilities = torch.full((count, 2), 0.5)
+    classes = torch.tensor(labels, dtype=torch.int64)
     for measure in (scores, calibration_error):
         with refused(message):
             measure(probabilities, classes)
@@ -245,9 +284,13 @@ def test_wilsons_interval_is_where_the_score_test_stops(count: int, share: float
     assert 0 <= low <= share <= high <= 1
     for p in (low, high):
         if 1e-9 < p < 1 - 1e-9 and p != share:
-            assert abs(share - p) / math.sqrt(p * (1 - p) / count) == pytest.approx(1.959964, rel=1e-4)
+            assert abs(share - p) / math.sqrt(p * (1 - p) / count) == pytest.approx(
+                1.959964, rel=1e-4
+            )
 
 
 def test_known_intervals() -> None:
-    assert wilson(0.5, 10) == pytest.approx((0.2366, 0.7634), abs=5e-5)  # Brown, Cai and DasGupta 2001
+    assert wilson(0.5, 10) == pytest.approx(
+        (0.2366, 0.7634), abs=5e-5
+    )  # Brown, Cai and DasGupta 2001
     assert wilson(0.0, 20) == pytest.approx((0, 0.1611), abs=5e-5)

@@ -45,14 +45,29 @@ def test_the_configuration_of_an_older_run_is_read() -> None:
     "final_lr_fraction": 0.0, "clip_norm": null, "accumulation": 1, "precision": "no", "eval_every": null,
     "checkpoint_every": 5, "keep_checkpoints": 2, "patience": null, "seed": 0, "log_every": 10, "tensorboard": false}"""
     config = TrainingConfig(
-        20, 8, 1.0, "sgd", weight_decay=0.0, betas=(0.0, 0.95), momentum=0.5, schedule="constant", clip_norm=None
+        20,
+        8,
+        1.0,
+        "sgd",
+        weight_decay=0.0,
+        betas=(0.0, 0.95),
+        momentum=0.5,
+        schedule="constant",
+        clip_norm=None,
     )
     assert TrainingConfig.from_json(text) == dataclasses.replace(config, checkpoint_every=5)
 
 
 def test_what_decides_the_weights_must_stay_on_resuming() -> None:
     earlier = TrainingConfig()
-    numbers = ("accumulation", "eval_every", "checkpoint_every", "keep_checkpoints", "patience", "log_every")
+    numbers = (
+        "accumulation",
+        "eval_every",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "patience",
+        "log_every",
+    )
     looks = {**dict.fromkeys(numbers, 7), "tensorboard": True}
     dataclasses.replace(earlier, **looks).require_continues(earlier)
     for field, value in {

@@ -12,7 +12,9 @@ from training_toys import InterruptedTask, ToyModel, ToyTask
 from glassformer.training import TrainingConfig, train
 from refusals import refused
 
-CONFIG = TrainingConfig(steps=8, batch_size=8, log_every=1, eval_every=2, checkpoint_every=2, keep_checkpoints=9)
+CONFIG = TrainingConfig(
+    steps=8, batch_size=8, log_every=1, eval_every=2, checkpoint_every=2, keep_checkpoints=9
+)
 
 
 @pytest.fixture
@@ -24,7 +26,10 @@ def threads() -> Iterator[int]:
 
 def begun(directory: Path, config: TrainingConfig = CONFIG) -> Path:
     """A run that was stopped after four of eight steps."""
-    assert train(ToyModel(), InterruptedTask(at=3), config, directory, progress=False).ending == "interrupted"
+    assert (
+        train(ToyModel(), InterruptedTask(at=3), config, directory, progress=False).ending
+        == "interrupted"
+    )
     return directory
 
 
@@ -45,12 +50,21 @@ def test_another_number_of_threads_is_said_and_recorded(
     assert continued(tmp_path) == 8
     said = capsys.readouterr().err
     assert f"goes on with threads = {threads + 1} instead of {threads}" in said
-    assert [(each["step"], each["threads"]) for each in environments(tmp_path)] == [(0, threads), (4, threads + 1)]
+    assert [(each["step"], each["threads"]) for each in environments(tmp_path)] == [
+        (0, threads),
+        (4, threads + 1),
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("torch", "1.0"), ("device", "another"), ("processes", 2), ("cpu_capability", "none"), ("native_library", None)],
+    [
+        ("torch", "1.0"),
+        ("device", "another"),
+        ("processes", 2),
+        ("cpu_capability", "none"),
+        ("native_library", None),
+    ],
 )
 def test_every_other_difference_is_said(
     name: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -66,7 +80,9 @@ def test_every_other_difference_is_said(
     assert f"instead of {value!r}" in said
 
 
-def test_switches_of_torch_are_part_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_switches_of_torch_are_part_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     begun(tmp_path)
     torch.use_deterministic_algorithms(True)
     try:
@@ -76,14 +92,18 @@ def test_switches_of_torch_are_part_of_it(tmp_path: Path, capsys: pytest.Capture
     assert "deterministic_algorithms = True instead of False" in capsys.readouterr().err
 
 
-def test_nothing_is_said_where_nothing_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_said_where_nothing_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = train(ToyModel(), ToyTask(), CONFIG, tmp_path / "whole", progress=False)
     begun(tmp_path / "parts")
     capsys.readouterr()
     assert continued(tmp_path / "parts") == 8
     assert capsys.readouterr().err == ""
     assert len(environments(tmp_path / "parts")) == 1
-    weights = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    weights = [
+        (tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("whole", "parts")
+    ]
     assert weights[0] == weights[1]
     assert whole.step == 8
     torch.set_num_threads(torch.get_num_threads())
@@ -111,7 +131,9 @@ def cut(directory: Path, end: int) -> None:
     file.write_bytes(file.read_bytes()[:end])
 
 
-def test_a_last_record_that_is_cut_in_half_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_last_record_that_is_cut_in_half_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = (begun(tmp_path) / "metrics.jsonl").read_text().splitlines(keepends=True)
     cut(tmp_path, -len(lines[-1]) // 2)
     capsys.readouterr()
@@ -135,10 +157,15 @@ def test_records_that_are_missing_as_whole_lines_are_counted(
     (tmp_path / "metrics.jsonl").write_text("".join(kept))
     capsys.readouterr()
     assert continued(tmp_path) == 8
-    assert f"holds {len(lines) - 1} of the {len(lines)} records up to step 4" in capsys.readouterr().err
+    assert (
+        f"holds {len(lines) - 1} of the {len(lines)} records up to step 4"
+        in capsys.readouterr().err
+    )
 
 
-def test_a_last_record_without_its_line_end_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_last_record_without_its_line_end_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = (begun(tmp_path) / "metrics.jsonl").read_text()
     cut(tmp_path, -1)
     capsys.readouterr()
@@ -148,7 +175,16 @@ def test_a_last_record_without_its_line_end_is_kept(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    "line", ["", '{"step": 4}', '{"step": 9, "note": 1}', '["step", 4]', '{"step": 1, "loss": 2.0}', "{}", "null"]
+    "line",
+    [
+        "",
+        '{"step": 4}',
+        '{"step": 9, "note": 1}',
+        '["step", 4]',
+        '{"step": 1, "loss": 2.0}',
+        "{}",
+        "null",
+    ],
 )
 def test_a_line_that_is_no_record_of_ours_is_named(line: str, tmp_path: Path) -> None:
     file = begun(tmp_path) / "metrics.jsonl"
@@ -177,7 +213,10 @@ def test_a_checkpoint_that_is_half_there_is_refused(name: str, kind: str, tmp_pa
         file.write_bytes(content[: len(content) // 2])
     with refused(name):
         continued(tmp_path)
-    assert {each.name for each in (tmp_path / "checkpoints").iterdir()} == {"step-00000002", "step-00000004"}
+    assert {each.name for each in (tmp_path / "checkpoints").iterdir()} == {
+        "step-00000002",
+        "step-00000004",
+    }
 
 
 def test_a_checkpoint_with_the_state_of_another_step_is_refused(tmp_path: Path) -> None:

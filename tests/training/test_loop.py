@@ -16,7 +16,9 @@ from training_toys import InterruptedTask, ToyModel, ToyTask
 from glassformer.training import Batch, DivergedError, TrainingConfig, load_weights, train
 from refusals import refused
 
-CONFIG = TrainingConfig(steps=20, batch_size=8, learning_rate=0.01, log_every=1, eval_every=4, checkpoint_every=5)
+CONFIG = TrainingConfig(
+    steps=20, batch_size=8, learning_rate=0.01, log_every=1, eval_every=4, checkpoint_every=5
+)
 
 
 @dataclass
@@ -34,23 +36,38 @@ class ScriptedTask(ToyTask):
 def quiet(records: list[dict]) -> list[dict]:
     """Records without the numbers that a clock gives."""
     return [
-        {name: value for name, value in record.items() if name not in ("seconds", "tokens_per_second")}
+        {
+            name: value
+            for name, value in record.items()
+            if name not in ("seconds", "tokens_per_second")
+        }
         for record in records
     ]
 
 
 def metrics(directory: Path) -> list[dict]:
-    return quiet([json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()])
+    return quiet(
+        [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    )
 
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    return all(
+        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
 
 
-@pytest.mark.parametrize(("optimizer", "rate", "momentum"), [("adamw", 0.03, 0), ("muon", 0.03, 0), ("sgd", 0.1, 0.9)])
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "momentum"), [("adamw", 0.03, 0), ("muon", 0.03, 0), ("sgd", 0.1, 0.9)]
+)
 def test_it_learns(optimizer: str, rate: float, momentum: float) -> None:
     config = TrainingConfig(
-        steps=150, batch_size=16, learning_rate=rate, optimizer=optimizer, momentum=float(momentum), warmup_steps=10
+        steps=150,
+        batch_size=16,
+        learning_rate=rate,
+        optimizer=optimizer,
+        momentum=float(momentum),
+        warmup_steps=10,
     )
     result = train(ToyModel(), ToyTask(), config, progress=False)
     assert result.losses[0][1] > 1.5
@@ -60,7 +77,11 @@ def test_it_learns(optimizer: str, rate: float, momentum: float) -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_plain_sgd_is_a_bare_loop(momentum: float) -> None:
-    steps, rate, task, model, bare = 50, 0.03, ToyTask(), ToyModel(), ToyModel()
+    steps = 50
+    rate = 0.03
+    task = ToyTask()
+    model = ToyModel()
+    bare = ToyModel()
     config = TrainingConfig(
         steps=steps,
         batch_size=1,
@@ -73,7 +94,8 @@ def test_plain_sgd_is_a_bare_loop(momentum: float) -> None:
         log_every=1,
     )
     result = train(model, task, config, progress=False)
-    optimizer, losses = torch.optim.SGD(bare.parameters(), lr=rate, momentum=momentum), []
+    optimizer = torch.optim.SGD(bare.parameters(), lr=rate, momentum=momentum)
+    losses = []
     for step in range(steps):
         loss = task.loss(bare, task.batch(step, 1))
         optimizer.zero_grad()
@@ -85,7 +107,9 @@ def test_plain_sgd_is_a_bare_loop(momentum: float) -> None:
 
 
 def test_records_tell_the_run(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, steps=10, log_every=3, eval_every=4, schedule="constant", warmup_steps=5)
+    config = dataclasses.replace(
+        CONFIG, steps=10, log_every=3, eval_every=4, schedule="constant", warmup_steps=5
+    )
     result = train(ToyModel(), ToyTask(), config, tmp_path, progress=False)
     assert metrics(tmp_path) == quiet(result.history)
     assert [step for step, _ in result.losses] == [3, 6, 9, 10]
@@ -103,7 +127,8 @@ def test_the_best_model_is_kept_and_the_last_returned(tmp_path: Path) -> None:
     model = ToyModel()
     result = train(model, task, CONFIG, tmp_path / "whole", progress=False)
     assert (result.best.step, result.best.value) == (8, 0.7)
-    best, short = ToyModel(seed=9), ToyModel()
+    best = ToyModel(seed=9)
+    short = ToyModel()
     load_weights(best, f"{tmp_path}/whole/best")
     train(short, ToyTask(), dataclasses.replace(CONFIG), tmp_path / "again", progress=False)
     assert same_weights(model, short)
@@ -116,7 +141,9 @@ def test_the_best_model_is_kept_and_the_last_returned(tmp_path: Path) -> None:
 
 
 def test_lower_may_be_better() -> None:
-    result = train(ToyModel(), ScriptedTask(script=(0.5, 0.2, 0.7, 0.6, 0.3)), CONFIG, progress=False)
+    result = train(
+        ToyModel(), ScriptedTask(script=(0.5, 0.2, 0.7, 0.6, 0.3)), CONFIG, progress=False
+    )
     assert (result.best.step, result.best.value) == (8, 0.2)
 
 
@@ -125,16 +152,22 @@ def test_patience_ends_a_run_that_stands_still(tmp_path: Path) -> None:
     script = (0.5, 0.4, 0.45, 0.4, 0.1)
     result = train(ToyModel(), ScriptedTask(script=script), config, tmp_path, progress=False)
     assert (result.step, result.ending, result.best.step) == (16, "patience", 8)
-    again = train(ToyModel(), ScriptedTask(script=script), config, tmp_path, resume=True, progress=False)
+    again = train(
+        ToyModel(), ScriptedTask(script=script), config, tmp_path, resume=True, progress=False
+    )
     assert (again.step, again.ending) == (16, "patience")
     more = dataclasses.replace(config, patience=3)
-    patient = train(ToyModel(), ScriptedTask(script=(0.1,)), more, tmp_path, resume=True, progress=False)
+    patient = train(
+        ToyModel(), ScriptedTask(script=(0.1,)), more, tmp_path, resume=True, progress=False
+    )
     assert (patient.step, patient.ending, patient.best.step) == (20, "finished", 20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("at", [0, 6, 19])
-def test_interrupted_runs_are_resumed(tmp_path: Path, at: int, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_runs_are_resumed(
+    tmp_path: Path, at: int, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = ToyModel(dropout=0.3)
     expected = train(whole, ToyTask(), CONFIG, tmp_path / "whole", progress=False)
     task = InterruptedTask(at=at, number=number)
@@ -155,7 +188,9 @@ def test_interrupted_runs_are_resumed(tmp_path: Path, at: int, number: int, caps
     assert second.seconds > first.seconds or at == 19
 
 
-def test_ctrl_c_without_a_directory_says_that_nothing_was_saved(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_without_a_directory_says_that_nothing_was_saved(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert train(ToyModel(), InterruptedTask(at=3), CONFIG, progress=False).ending == "interrupted"
     assert "nothing was saved" in capsys.readouterr().err
 
@@ -165,7 +200,9 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     here = Path(__file__).resolve().parent
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(here / "killed_worker.py"), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stderr
     whole = tmp_path / "whole"
     runs = sorted(path for path in tmp_path.iterdir() if path != whole)
@@ -173,10 +210,14 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     for run in runs:
         assert metrics(run) == metrics(whole), run.name
         files = {path.relative_to(run) for path in run.rglob("*") if path.is_file()}
-        assert files == {path.relative_to(whole) for path in whole.rglob("*") if path.is_file()}, run.name
+        assert files == {path.relative_to(whole) for path in whole.rglob("*") if path.is_file()}, (
+            run.name
+        )
         for file in files:
             if file.suffix == ".safetensors":
-                assert (run / file).read_bytes() == (whole / file).read_bytes(), f"{run.name}: {file}"
+                assert (run / file).read_bytes() == (whole / file).read_bytes(), (
+                    f"{run.name}: {file}"
+                )
 
 
 def test_a_run_is_neither_overwritten_nor_invented(tmp_path: Path) -> None:
@@ -192,14 +233,22 @@ def test_a_run_is_neither_overwritten_nor_invented(tmp_path: Path) -> None:
 
 def test_a_constant_schedule_can_be_prolonged(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, schedule="constant")
-    whole, model = ToyModel(), ToyModel()
+    whole = ToyModel()
+    model = ToyModel()
     train(whole, ToyTask(), config, progress=False)
     train(model, ToyTask(), dataclasses.replace(config, steps=7), tmp_path, progress=False)
     result = train(model, ToyTask(), config, tmp_path, resume=True, progress=False)
     assert result.step == 20
     assert same_weights(model, whole)
     with refused("steps = 9, of which the run has done 20"):
-        train(model, ToyTask(), dataclasses.replace(config, steps=9), tmp_path, resume=True, progress=False)
+        train(
+            model,
+            ToyTask(),
+            dataclasses.replace(config, steps=9),
+            tmp_path,
+            resume=True,
+            progress=False,
+        )
 
 
 def test_resuming_a_finished_run_gives_its_result(tmp_path: Path) -> None:
@@ -243,18 +292,30 @@ class ValleyTask(ToyTask):
         return {"loss": abs(self.step + 1 - 7.0)}
 
 
-def test_the_best_model_is_the_one_that_is_reported_however_often_a_continued_run_evaluates(tmp_path: Path) -> None:
+def test_the_best_model_is_the_one_that_is_reported_however_often_a_continued_run_evaluates(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(OSError, match="no such file"):
-        train(ToyModel(), ValleyTask(fails=8), dataclasses.replace(CONFIG, eval_every=1), tmp_path, progress=False)
+        train(
+            ToyModel(),
+            ValleyTask(fails=8),
+            dataclasses.replace(CONFIG, eval_every=1),
+            tmp_path,
+            progress=False,
+        )
     config = dataclasses.replace(CONFIG, eval_every=20)
     result = train(ToyModel(), ValleyTask(), config, tmp_path, resume=True, progress=False)
     assert result.best is not None
-    assert result.best.step == json.loads((tmp_path / "best" / "state.json").read_text())["step"] == 7
+    assert (
+        result.best.step == json.loads((tmp_path / "best" / "state.json").read_text())["step"] == 7
+    )
 
 
 def test_a_metric_that_is_nan_is_never_the_best() -> None:
     task = ScriptedTask(script=(math.nan, 0.5, math.nan, 0.25))
-    result = train(ToyModel(), task, dataclasses.replace(CONFIG, steps=4, eval_every=1), progress=False)
+    result = train(
+        ToyModel(), task, dataclasses.replace(CONFIG, steps=4, eval_every=1), progress=False
+    )
     assert (result.best.step, result.best.value) == (4, 0.25)
 
 
@@ -289,7 +350,9 @@ def test_the_callers_model_and_random_numbers_are_left_as_they_were() -> None:
 
 
 def test_gradients_that_were_there_before_do_not_count() -> None:
-    model, clean, task = ToyModel(), ToyModel(), ToyTask()
+    model = ToyModel()
+    clean = ToyModel()
+    task = ToyTask()
     (100 * task.loss(model, task.batch(0, 8))).backward()
     for each in (model, clean):
         train(each, task, CONFIG, progress=False)
@@ -306,7 +369,10 @@ def test_training_without_gradients_is_refused(switched_off: type, tmp_path: Pat
         train(model, ToyTask(), CONFIG, progress=False)
     train(ToyModel(), ToyTask(), CONFIG, tmp_path, progress=False)
     with switched_off():  # what is finished is read there
-        assert train(ToyModel(), ToyTask(), CONFIG, tmp_path, resume=True, progress=False).step == CONFIG.steps
+        assert (
+            train(ToyModel(), ToyTask(), CONFIG, tmp_path, resume=True, progress=False).step
+            == CONFIG.steps
+        )
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -314,29 +380,43 @@ def test_each_block_keeps_its_mode(compiled: bool) -> None:
     model = ToyModel()
     next(model.children()).eval()
     modes = [each.training for each in model.modules()]
-    train(torch.compile(model, backend="eager") if compiled else model, ToyTask(), CONFIG, progress=False)
+    train(
+        torch.compile(model, backend="eager") if compiled else model,
+        ToyTask(),
+        CONFIG,
+        progress=False,
+    )
     assert [each.training for each in model.modules()] == modes
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_a_compiled_model_trains_alike_and_its_checkpoints_are_plain(tmp_path: Path, precision: str) -> None:
+def test_a_compiled_model_trains_alike_and_its_checkpoints_are_plain(
+    tmp_path: Path, precision: str
+) -> None:
     config = dataclasses.replace(CONFIG, precision=precision, optimizer="muon")
-    plain, inner = ToyModel(), ToyModel()
+    plain = ToyModel()
+    inner = ToyModel()
     compiled = torch.compile(inner, backend="eager")
     expected = train(plain, ToyTask(), config, progress=False)
     train(compiled, InterruptedTask(at=6), config, tmp_path, progress=False)
     result = train(ToyModel(seed=1), ToyTask(), config, tmp_path, resume=True, progress=False)
     assert result.step == 20
-    assert [loss for _, loss in result.losses] == pytest.approx([loss for _, loss in expected.losses], abs=1e-3)
+    assert [loss for _, loss in result.losses] == pytest.approx(
+        [loss for _, loss in expected.losses], abs=1e-3
+    )
 
 
-def test_a_bar_and_tensorboard_can_be_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_and_tensorboard_can_be_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("tensorboard")
     config = dataclasses.replace(CONFIG, tensorboard=True)
     train(ToyModel(), ToyTask(), config, tmp_path)
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in lines] == [f"step {step}/20" for step in (4, 8, 12, 16, 20)]
+    assert [line.split(":")[0] for line in lines] == [
+        f"step {step}/20" for step in (4, 8, 12, 16, 20)
+    ]
 
 
 def test_what_needs_a_directory_says_so() -> None:

@@ -7,7 +7,11 @@ import pytest
 from glassformer.training.metrics import MetricsFile, Progress, TensorBoard, read_records
 from refusals import refused
 
-RECORDS = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.0}, {"step": 2, "evaluation": {"accuracy": 0.5}}]
+RECORDS = [
+    {"step": 1, "loss": 2.5},
+    {"step": 2, "loss": 2.0},
+    {"step": 2, "evaluation": {"accuracy": 0.5}},
+]
 
 
 def test_what_is_written_is_read_at_once(tmp_path: Path) -> None:
@@ -33,7 +37,17 @@ def test_reading_stops_at_the_step_and_at_a_torn_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"null", b"[]", b'{"loss": 1}', b'{"step": "x"}', b"\xff", b'{"step": 1', b'{"step": 1}', b"", b"[" * 10**5],
+    [
+        b"null",
+        b"[]",
+        b'{"loss": 1}',
+        b'{"step": "x"}',
+        b"\xff",
+        b'{"step": 1',
+        b'{"step": 1}',
+        b"",
+        b"[" * 10**5,
+    ],
 )
 def test_a_damaged_line_is_named_and_nothing_is_dropped(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -60,19 +74,30 @@ def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
     log = MetricsFile(path, [])
     log.write({"step": 1, "grad_norm": float("inf"), "evaluation": {"accuracy": float("nan")}})
     log.close()
-    assert json.loads(path.read_text()) == {"step": 1, "grad_norm": None, "evaluation": {"accuracy": None}}
+    assert json.loads(path.read_text()) == {
+        "step": 1,
+        "grad_norm": None,
+        "evaluation": {"accuracy": None},
+    }
 
 
 def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
     board = TensorBoard(tmp_path, 0)
     for record in RECORDS:
         board.write(record)
     board.sync()
     board.close()
     events = event_accumulator.EventAccumulator(str(tmp_path)).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 2.5), (2, 2.0)]
-    assert [(event.step, event.value) for event in events.Scalars("evaluation/accuracy")] == [(2, 0.5)]
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [
+        (1, 2.5),
+        (2, 2.0),
+    ]
+    assert [(event.step, event.value) for event in events.Scalars("evaluation/accuracy")] == [
+        (2, 0.5)
+    ]
 
 
 class Terminal(io.StringIO):

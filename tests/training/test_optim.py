@@ -10,14 +10,24 @@ from training_toys import ToyModel
 
 from glassformer.kernels import orthogonal
 from glassformer.training import TrainingConfig
-from glassformer.training.optim import Muon, build_optimizers, learning_rate_factor, muon_weights, set_learning_rates
+from glassformer.training.optim import (
+    Muon,
+    build_optimizers,
+    learning_rate_factor,
+    muon_weights,
+    set_learning_rates,
+)
 from refusals import refused
 
 BLOCK_MATRICES = {"blocks.0.weight", "blocks.1.weight"}
 
 
 def names_in(model: nn.Module, weights: list[torch.Tensor]) -> set[str]:
-    return {name for name, weight in model.named_parameters() if any(weight is other for other in weights)}
+    return {
+        name
+        for name, weight in model.named_parameters()
+        if any(weight is other for other in weights)
+    }
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -29,23 +39,41 @@ def test_muon_takes_the_matrices_of_blocks_only(tied: bool) -> None:
     ("optimizer", "classes"), [("adamw", ["AdamW"]), ("muon", ["Muon", "AdamW"]), ("sgd", ["SGD"])]
 )
 @pytest.mark.parametrize("tied", [False, True])
-def test_every_weight_is_updated_by_one_optimizer(optimizer: str, classes: list[str], tied: bool) -> None:
+def test_every_weight_is_updated_by_one_optimizer(
+    optimizer: str, classes: list[str], tied: bool
+) -> None:
     model = ToyModel(tied=tied)
     optimizers = build_optimizers(model, TrainingConfig(optimizer=optimizer))
-    updated = [id(weight) for each in optimizers for group in each.param_groups for weight in group["params"]]
+    updated = [
+        id(weight)
+        for each in optimizers
+        for group in each.param_groups
+        for weight in group["params"]
+    ]
     assert sorted(updated) == sorted(id(weight) for weight in model.parameters())
     assert [type(each).__name__ for each in optimizers] == classes
 
 
 def test_decay_and_rates_of_each_kind() -> None:
     model = ToyModel()
-    config = TrainingConfig(optimizer="muon", learning_rate=0.5, muon_learning_rate=0.25, weight_decay=0.125)
+    config = TrainingConfig(
+        optimizer="muon", learning_rate=0.5, muon_learning_rate=0.25, weight_decay=0.125
+    )
     muon, adamw = build_optimizers(model, config)
     matrices, vectors = adamw.param_groups
     assert names_in(model, muon.param_groups[0]["params"]) == BLOCK_MATRICES
     assert names_in(model, matrices["params"]) == {"embedding.weight", "head.weight"}
-    assert names_in(model, vectors["params"]) == {"blocks.0.bias", "blocks.1.bias", "norm.weight", "norm.bias"}
-    assert (muon.param_groups[0]["weight_decay"], matrices["weight_decay"], vectors["weight_decay"]) == (
+    assert names_in(model, vectors["params"]) == {
+        "blocks.0.bias",
+        "blocks.1.bias",
+        "norm.weight",
+        "norm.bias",
+    }
+    assert (
+        muon.param_groups[0]["weight_decay"],
+        matrices["weight_decay"],
+        vectors["weight_decay"],
+    ) == (
         0.125,
         0.125,
         0.0,
@@ -58,14 +86,23 @@ def test_decay_and_rates_of_each_kind() -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "kind", "options"),
-    [("adamw", torch.optim.AdamW, {"betas": (0.9, 0.99)}), ("sgd", torch.optim.SGD, {"momentum": 0.5})],
+    [
+        ("adamw", torch.optim.AdamW, {"betas": (0.9, 0.99)}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.5}),
+    ],
 )
-def test_it_is_pytorchs_without_decay_of_vectors(optimizer: str, kind: Any, options: dict[str, Any]) -> None:
-    ours, theirs = nn.Linear(2, 1), nn.Linear(2, 1)
+def test_it_is_pytorchs_without_decay_of_vectors(
+    optimizer: str, kind: Any, options: dict[str, Any]
+) -> None:
+    ours = nn.Linear(2, 1)
+    theirs = nn.Linear(2, 1)
     theirs.load_state_dict(ours.state_dict())
     config = TrainingConfig(optimizer=optimizer, learning_rate=0.1, weight_decay=0.25, **options)
     (mine,) = build_optimizers(ours, config)
-    groups = [{"params": [theirs.weight], "weight_decay": 0.25}, {"params": [theirs.bias], "weight_decay": 0.0}]
+    groups = [
+        {"params": [theirs.weight], "weight_decay": 0.25},
+        {"params": [theirs.bias], "weight_decay": 0.0},
+    ]
     peer = kind(groups, lr=0.1, **options)
     for _ in range(3):
         for weight, other in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -82,7 +119,12 @@ def test_frozen_weights_stay_out() -> None:
     model.embedding.requires_grad_(False)
     model.blocks[0].requires_grad_(False)
     muon, adamw = build_optimizers(model, TrainingConfig(optimizer="muon"))
-    updated = [weight for each in (muon, adamw) for group in each.param_groups for weight in group["params"]]
+    updated = [
+        weight
+        for each in (muon, adamw)
+        for group in each.param_groups
+        for weight in group["params"]
+    ]
     assert not names_in(model, updated) & {"embedding.weight", "blocks.0.weight", "blocks.0.bias"}
 
 
@@ -97,7 +139,9 @@ def test_the_course_of_the_rate() -> None:
     config = TrainingConfig(steps=14, warmup_steps=4, final_lr_fraction=0.1)
     factors = [learning_rate_factor(step, config) for step in range(14)]
     assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    assert factors[9] == pytest.approx(0.55), "half of the cosine lies half-way between peak and end"
+    assert factors[9] == pytest.approx(0.55), (
+        "half of the cosine lies half-way between peak and end"
+    )
     assert factors[13] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi * 0.9)) / 2)
 
 
@@ -107,9 +151,13 @@ def test_the_course_of_the_rate() -> None:
     final=st.floats(0, 1),
     schedule=st.sampled_from(["constant", "cosine"]),
 )
-def test_the_rate_rises_then_never_rises_again(steps: int, warmup: int, final: float, schedule: str) -> None:
+def test_the_rate_rises_then_never_rises_again(
+    steps: int, warmup: int, final: float, schedule: str
+) -> None:
     warmup = min(warmup, steps)
-    config = TrainingConfig(steps=steps, warmup_steps=warmup, final_lr_fraction=final, schedule=schedule)
+    config = TrainingConfig(
+        steps=steps, warmup_steps=warmup, final_lr_fraction=final, schedule=schedule
+    )
     factors = [learning_rate_factor(step, config) for step in range(steps)]
     assert all(0 < factor <= 1 for factor in factors)
     assert factors[:warmup] == sorted(factors[:warmup])
@@ -133,7 +181,9 @@ def test_muon_is_that_of_pytorch(shape: tuple[int, int]) -> None:
         weights = [nn.Parameter(each.clone()) for each in start]
         muon = kind(weights, lr=0.1, weight_decay=0.5, **options)
         for step in grads:
-            for weight, grad in zip(weights[1:], step[1:], strict=True):  # the first never has a gradient
+            for weight, grad in zip(
+                weights[1:], step[1:], strict=True
+            ):  # the first never has a gradient
                 weight.grad = grad.clone()
             muon.step()
         return [weight.detach() for weight in weights]
@@ -146,13 +196,17 @@ def test_muon_is_that_of_pytorch(shape: tuple[int, int]) -> None:
         {"eps": 0.5},
         {"ns_coefficients": (2.0, -1.5, 0.5)},
     ):
-        for got, expected in zip(trained(Muon, **other), trained(torch.optim.Muon, **other), strict=True):
+        for got, expected in zip(
+            trained(Muon, **other), trained(torch.optim.Muon, **other), strict=True
+        ):
             assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("shape", [(1, 5, 9), (3, 9, 5), (2, 130, 130)])
-def test_orthogonalised_matrices(shape: tuple[int, int, int], slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orthogonalised_matrices(
+    shape: tuple[int, int, int], slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The singular vectors stay, and the values come near 1."""
     monkeypatch.setattr(orthogonal, "slow_bfloat16", lambda: slow)
     left, _, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)

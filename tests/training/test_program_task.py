@@ -27,7 +27,9 @@ def test_batches_are_the_programs_values() -> None:
         for row, wanted in zip(batch["tokens"].tolist(), batch["wanted"].tolist(), strict=True):
             assert model.decode(wanted) == parity("1")(["01"[token] for token in row])
     assert lengths == {1, 2, 3, 4}
-    assert not torch.equal(task.batch(0, 64)["tokens"][0], ProgramTask(model, 4, seed=4).batch(0, 64)["tokens"][0])
+    assert not torch.equal(
+        task.batch(0, 64)["tokens"][0], ProgramTask(model, 4, seed=4).batch(0, 64)["tokens"][0]
+    )
 
 
 def test_a_compiled_program_has_nothing_to_learn_and_a_broken_one_has() -> None:
@@ -73,10 +75,13 @@ def test_positions_without_a_value_are_left_out() -> None:
 
 
 def test_the_trainer_takes_it() -> None:
-    model, task = compiled(), ProgramTask(compiled(), 4)
+    model = compiled()
+    task = ProgramTask(compiled(), 4)
     with torch.no_grad():
         model.output.bias += 0.6
-    config = TrainingConfig(steps=30, batch_size=16, learning_rate=0.03, weight_decay=0.0, log_every=30)
+    config = TrainingConfig(
+        steps=30, batch_size=16, learning_rate=0.03, weight_decay=0.0, log_every=30
+    )
     result = train(model, task, config, progress=False)
     assert result.losses[-1][1] < 0.36  # that of the start
 

@@ -30,7 +30,11 @@ def test_a_state_survives_its_file(tmp_path: Path) -> None:
     "text",
     [
         *("", "{", "[]", "{}", '{"step": 1, "best": 3}', '{"step": 1, "x": 1}', '{"step": true}'),
-        *('{"step": 1, "step": 2}', "[" * 10**5, '{"step": 1, "loss_scale": ' + '{"a":' * 900 + "1" + "}" * 901),
+        *(
+            '{"step": 1, "step": 2}',
+            "[" * 10**5,
+            '{"step": 1, "loss_scale": ' + '{"a":' * 900 + "1" + "}" * 901,
+        ),
     ],
 )
 def test_an_unreadable_state_is_named(tmp_path: Path, text: str) -> None:
@@ -65,7 +69,9 @@ def test_a_changed_configuration_or_description_is_refused(tmp_path: Path) -> No
 _DEEP = '{"training": {"steps": ' + "[" * 900 + "]" * 900 + '}, "description": {}}'
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"training": {}}', '{"training": ' + "[" * 10**5, _DEEP])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"training": {}}', '{"training": ' + "[" * 10**5, _DEEP]
+)
 def test_an_unreadable_configuration_is_named(tmp_path: Path, text: str) -> None:
     run = RunDirectory(tmp_path)
     run.config_file.write_text(text)
@@ -74,12 +80,17 @@ def test_an_unreadable_configuration_is_named(tmp_path: Path, text: str) -> None
 
 
 def test_the_latest_checkpoints_are_kept(tmp_path: Path) -> None:
-    run, model = RunDirectory(tmp_path), ToyModel()
+    run = RunDirectory(tmp_path)
+    model = ToyModel()
     run.begin(CONFIG, {})
     for step in (5, 10, 15, 20):
         path = run.save(model, build_optimizers(model, CONFIG), RunState(step), 2)
         assert run.checkpoints()[-1] == path
-        assert {entry.name for entry in path.iterdir()} == {"model.safetensors", "optimizer.safetensors", "state.json"}
+        assert {entry.name for entry in path.iterdir()} == {
+            "model.safetensors",
+            "optimizer.safetensors",
+            "state.json",
+        }
     assert [path.name for path in run.checkpoints()] == ["step-00000015", "step-00000020"]
 
 
@@ -121,7 +132,8 @@ def test_beginning_clears_what_a_killed_process_left(tmp_path: Path) -> None:
 
 
 def test_only_the_writing_process_writes(tmp_path: Path) -> None:
-    run, model = RunDirectory(tmp_path / "run", writes=False), ToyModel()
+    run = RunDirectory(tmp_path / "run", writes=False)
+    model = ToyModel()
     run.begin(CONFIG, {})
     run.save(model, build_optimizers(model, CONFIG), RunState(3), 1)
     run.save_best(model, RunState(3))
@@ -142,7 +154,9 @@ time.sleep(600)
 def test_a_run_has_one_writer_which_a_killed_process_does_not_remain(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _HOLDER, str(tmp_path / "run")]
     source = str(Path(run_directory.__file__).parents[2])
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": source})
+    holder = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": source}
+    )
     try:
         assert holder.stdout.readline() == "locked\n"
         run = RunDirectory(tmp_path / "run")
@@ -165,7 +179,11 @@ def test_a_second_training_changes_nothing_of_the_first(tmp_path: Path) -> None:
     first = train(ToyModel(), ToyTask(), config, tmp_path, progress=False)
     held = RunDirectory(tmp_path)
     held.lock()
-    before = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file() and each.name != ".lock"}
+    before = {
+        each: each.read_bytes()
+        for each in tmp_path.rglob("*")
+        if each.is_file() and each.name != ".lock"
+    }
     longer = replace(config, steps=6)
     with refused("is training"):
         train(ToyModel(), ToyTask(), longer, tmp_path, resume=True, progress=False)
@@ -181,15 +199,23 @@ def test_lost_metrics_are_no_silent_gap(left: bytes, tmp_path: Path) -> None:
     train(ToyModel(), ToyTask(), config, tmp_path, progress=False)
     (tmp_path / "metrics.jsonl").write_bytes(left)
     with refused(r"metrics\.jsonl without the evaluation after step"):
-        train(ToyModel(), ToyTask(), replace(config, steps=6), tmp_path, resume=True, progress=False)
+        train(
+            ToyModel(), ToyTask(), replace(config, steps=6), tmp_path, resume=True, progress=False
+        )
     assert (tmp_path / "metrics.jsonl").read_bytes() == left
     (tmp_path / "metrics.jsonl").unlink()
-    result = train(ToyModel(), ToyTask(), replace(config, steps=6), tmp_path, resume=True, progress=False)
+    result = train(
+        ToyModel(), ToyTask(), replace(config, steps=6), tmp_path, resume=True, progress=False
+    )
     assert [step for step, _ in result.losses] == [5, 6]
 
 
-def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    error = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+def test_a_full_disk_is_an_error_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = SafetensorError(
+        "Error while serializing: I/O error: No space left on device (os error 28)"
+    )
     full = Mock(side_effect=error)
     monkeypatch.setattr("glassformer.training.checkpoint.save_file", full)
     with pytest.raises(OSError, match=r"model\.safetensors cannot be written .* No space left"):

@@ -15,7 +15,14 @@ from small_models import encoder_decoder
 VOCAB_SIZE = 5
 DENSE = DecoderConfig(VOCAB_SIZE, num_layers=2, hidden_dim=8, ff_dim=16, num_heads=2, head_dim=4)
 BALANCED = DecoderConfig(
-    VOCAB_SIZE, num_layers=2, hidden_dim=8, ff_dim=8, num_heads=2, head_dim=4, num_experts=4, balance_experts=True
+    VOCAB_SIZE,
+    num_layers=2,
+    hidden_dim=8,
+    ff_dim=8,
+    num_heads=2,
+    head_dim=4,
+    num_experts=4,
+    balance_experts=True,
 )
 
 
@@ -42,17 +49,25 @@ def task(evaluation: Tensor | None = None, **options: object) -> NextTokenTask:
 
 def test_it_is_a_task_and_hands_its_batches_on() -> None:
     assert isinstance(task(), Task)
-    assert torch.equal(task().batch(3, 6)["tokens"], EpochBatches({"tokens": cycles(20)})(3, 6)["tokens"])
+    assert torch.equal(
+        task().batch(3, 6)["tokens"], EpochBatches({"tokens": cycles(20)})(3, 6)["tokens"]
+    )
     assert task().count(task().batch(0, 6)) == 6 * 8
     assert (task().metric, task().higher_is_better) == ("loss", False)
     accurate = task(metric="accuracy")
-    assert (accurate.metric, accurate.higher_is_better, accurate.unit) == ("accuracy", True, "tokens")
+    assert (accurate.metric, accurate.higher_is_better, accurate.unit) == (
+        "accuracy",
+        True,
+        "tokens",
+    )
 
 
 def test_loss_and_metrics_are_the_sums_written_out() -> None:
     torch.manual_seed(1)
-    table, tokens = Table(torch.randn(VOCAB_SIZE, VOCAB_SIZE)), torch.randint(VOCAB_SIZE, (7, 6))
-    losses, hits = [], []
+    table = Table(torch.randn(VOCAB_SIZE, VOCAB_SIZE))
+    tokens = torch.randint(VOCAB_SIZE, (7, 6))
+    losses = []
+    hits = []
     for row in tokens.tolist():
         for now, then in pairwise(row):
             scores = table.logits[now].tolist()
@@ -66,14 +81,17 @@ def test_loss_and_metrics_are_the_sums_written_out() -> None:
 
 
 def test_knowing_nothing_and_knowing_all() -> None:
-    ignorant, perfect = Table(torch.zeros(VOCAB_SIZE, VOCAB_SIZE)), Table(50 * torch.eye(VOCAB_SIZE).roll(1, dims=1))
+    ignorant = Table(torch.zeros(VOCAB_SIZE, VOCAB_SIZE))
+    perfect = Table(50 * torch.eye(VOCAB_SIZE).roll(1, dims=1))
     assert task().evaluate(ignorant)["loss"] == pytest.approx(math.log(VOCAB_SIZE))
     assert task().evaluate(perfect) == pytest.approx({"loss": 0.0, "accuracy": 1.0}, abs=1e-6)
 
 
 # The check of annotations cannot be compiled.
 @pytest.mark.usefixtures("without_type_checks")
-@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: torch.compile(model, backend="eager")])
+@pytest.mark.parametrize(
+    "wrap", [lambda model: model, lambda model: torch.compile(model, backend="eager")]
+)
 def test_the_balance_loss_is_added_with_its_weight(wrap: object) -> None:
     model = Decoder(BALANCED)
     batch = {"tokens": cycles(4)}
@@ -91,14 +109,18 @@ def test_the_balance_loss_is_added_with_its_weight(wrap: object) -> None:
 
 def test_a_balance_that_the_model_does_not_compute_is_refused() -> None:
     with refused("no routings"):
-        task(balance_weight=0.1).loss(Table(torch.zeros(VOCAB_SIZE, VOCAB_SIZE)), {"tokens": cycles(2)})
+        task(balance_weight=0.1).loss(
+            Table(torch.zeros(VOCAB_SIZE, VOCAB_SIZE)), {"tokens": cycles(2)}
+        )
     with refused("no routings"):
         task(balance_weight=0.1).loss(Decoder(DENSE), {"tokens": cycles(2)})
 
 
 def test_a_decoder_learns_to_count() -> None:
     config = TrainingConfig(steps=60, batch_size=10, learning_rate=0.02, log_every=1)
-    result = train(Decoder(BALANCED), task(metric="accuracy", balance_weight=0.01), config, progress=False)
+    result = train(
+        Decoder(BALANCED), task(metric="accuracy", balance_weight=0.01), config, progress=False
+    )
     assert result.losses[0][1] > 1.0
     assert result.best.value == 1.0
 
@@ -117,7 +139,9 @@ def test_a_decoder_learns_to_count() -> None:
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_impossible_arguments_are_refused(evaluation: Tensor, options: dict[str, object], message: str) -> None:
+def test_impossible_arguments_are_refused(
+    evaluation: Tensor, options: dict[str, object], message: str
+) -> None:
     with refused(message):
         task(evaluation, **options)
 
@@ -143,7 +167,8 @@ EXAMPLES = {
 
 
 def test_the_loss_is_the_mean_over_tokens_but_padding() -> None:
-    logits, targets = torch.randn(2, 3, 14), torch.tensor([[7, 2, 0], [8, 9, 2]])
+    logits = torch.randn(2, 3, 14)
+    targets = torch.tensor([[7, 2, 0], [8, 9, 2]])
     terms = [
         -float(logits[row, place].log_softmax(-1)[token])
         for row in range(2)
@@ -163,7 +188,9 @@ def test_right_is_what_is_right_in_every_token() -> None:
 
 def test_it_is_a_task_that_a_model_learns() -> None:
     task = TargetTask(EpochBatches(EXAMPLES), EXAMPLES)
-    model = encoder_decoder(vocab_size=8, hidden_dim=16, ff_dim=32, num_encoder_layers=1, num_decoder_layers=1)
+    model = encoder_decoder(
+        vocab_size=8, hidden_dim=16, ff_dim=32, num_encoder_layers=1, num_decoder_layers=1
+    )
     assert isinstance(task, Task)
     assert task.count(EXAMPLES) == 5
     with torch.no_grad():
@@ -173,7 +200,9 @@ def test_it_is_a_task_that_a_model_learns() -> None:
         assert float(task.loss(model, EXAMPLES)) == pytest.approx(float(expected))
         hidden = {**EXAMPLES, "source_real": torch.tensor([[True, False, False]] * 3)}
         assert float(task.loss(model, hidden)) != pytest.approx(float(expected))
-    result = train(model, task, TrainingConfig(steps=60, batch_size=3, learning_rate=1e-2), progress=False)
+    result = train(
+        model, task, TrainingConfig(steps=60, batch_size=3, learning_rate=1e-2), progress=False
+    )
     assert result.evaluations[-1][1]["accuracy"] == 1
 
 

@@ -31,7 +31,9 @@ def make_stepper(model: nn.Module, task: ToyTask, config: TrainingConfig) -> Ste
     return Stepper(open_accelerator(config.precision), model, task, config)
 
 
-def plain_update(model: nn.Module, task: ToyTask, config: TrainingConfig, step: int) -> tuple[float, float]:
+def plain_update(
+    model: nn.Module, task: ToyTask, config: TrainingConfig, step: int
+) -> tuple[float, float]:
     """The update written out: the whole batch at once."""
     (adamw,) = build_optimizers(model, config)
     for group in adamw.param_groups:
@@ -49,17 +51,27 @@ def plain_update(model: nn.Module, task: ToyTask, config: TrainingConfig, step: 
 
 def test_packed_weights_are_named_as_not_trained() -> None:
     with pytest.warns(UserWarning, match="weights of 1 layers are packed"):
-        build_optimizers(nn.Sequential(PackedLinear(32, 2, "Q8_0"), nn.Linear(2, 2)), TrainingConfig())
+        build_optimizers(
+            nn.Sequential(PackedLinear(32, 2, "Q8_0"), nn.Linear(2, 2)), TrainingConfig()
+        )
 
 
 @pytest.mark.parametrize("accumulation", [1, 2, 3, 9])
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
 def test_an_update_is_that_of_the_whole_batch(accumulation: int, clip_norm: float | None) -> None:
-    # Sequences differ in length, so a mean of means would differ; 9 micro-batches leave some without an example.
+    # Sequences differ in length, so a mean of means would differ; 9 micro-batches leave some
+    # without an example.
     config = TrainingConfig(
-        steps=10, warmup_steps=4, batch_size=7, clip_norm=clip_norm, accumulation=accumulation, schedule="constant"
+        steps=10,
+        warmup_steps=4,
+        batch_size=7,
+        clip_norm=clip_norm,
+        accumulation=accumulation,
+        schedule="constant",
     )
-    task, model, reference = ToyTask(), ToyModel(), ToyModel()
+    task = ToyTask()
+    model = ToyModel()
+    reference = ToyModel()
     update = make_stepper(model, task, config).update(2)
     loss, norm = plain_update(reference, task, config, 2)
     assert update.loss == pytest.approx(loss, rel=1e-6)
@@ -83,7 +95,8 @@ def test_random_numbers_of_a_step_are_its_own() -> None:
             found.append(stepper.update(step).loss)
         return found
 
-    first, again = losses([0, 1, 3]), losses([0, 1, 3])
+    first = losses([0, 1, 3])
+    again = losses([0, 1, 3])
     assert first == again
     # The batch is always the same and the weights hardly move: what differs is dropout.
     assert min(abs(first[0] - first[1]), abs(first[1] - first[2]), abs(first[0] - first[2])) > 1e-3
@@ -107,9 +120,15 @@ class SpoiledTask(ToyTask):
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
-    [(lambda zero: torch.log(zero - 1), "loss = nan"), (torch.log, "loss = -inf"), (torch.sqrt, "gradient norm = nan")],
+    [
+        (lambda zero: torch.log(zero - 1), "loss = nan"),
+        (torch.log, "loss = -inf"),
+        (torch.sqrt, "gradient norm = nan"),
+    ],
 )
-def test_an_update_that_is_not_finite_is_not_made(spoil: Callable[[Tensor], Tensor], message: str) -> None:
+def test_an_update_that_is_not_finite_is_not_made(
+    spoil: Callable[[Tensor], Tensor], message: str
+) -> None:
     model = ToyModel()
     stepper = make_stepper(model, SpoiledTask(spoil=spoil), TrainingConfig(batch_size=8))
     for step in range(3):
@@ -170,7 +189,9 @@ def test_a_precision_that_the_device_lacks_is_refused() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted_and_handlers_come_back(number: int) -> None:
-    before = signal.signal(number, signal.default_int_handler)  # where the tests run under nohup, it is ignored
+    before = signal.signal(
+        number, signal.default_int_handler
+    )  # where the tests run under nohup, it is ignored
     try:
         with StopRequest() as stop:
             assert not stop.requested
@@ -222,19 +243,35 @@ def test_other_threads_are_left_alone() -> None:
     assert seen == [(False, True)]
 
 
-# Several processes ----------------------------------------------------------------------------------------------------
+# Several processes
+# ----------------------------------------------------------------------------------------------------
 
-SETTINGS = {"steps": 12, "batch_size": 7, "log_every": 1, "eval_every": 4, "checkpoint_every": 4, "accumulation": 2}
+SETTINGS = {
+    "steps": 12,
+    "batch_size": 7,
+    "log_every": 1,
+    "eval_every": 4,
+    "checkpoint_every": 4,
+    "accumulation": 2,
+}
 LAUNCH = (
-    "-m accelerate.commands.launch --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
+    "-m accelerate.commands.launch --num_processes 2 --num_machines 1 --mixed_precision no "
+    "--dynamo_backend no"
     " --num_cpu_threads_per_process 1 --main_process_port {port}"
 )
-LAUNCHERS = {"one": "", "ddp": f"{LAUNCH} --multi_gpu", "sharded": f"{LAUNCH} --use_fsdp --fsdp_version 2"}
+LAUNCHERS = {
+    "one": "",
+    "ddp": f"{LAUNCH} --multi_gpu",
+    "sharded": f"{LAUNCH} --use_fsdp --fsdp_version 2",
+}
 
 
 def start(kind: str, port: int, directory: Path, **arguments: object) -> subprocess.Popen[str]:
-    """Begin to train the toy in ``directory`` on one process, or on two with replicated or sharded weights."""
-    # The variable turns the launcher's GPU processes into CPU processes; its own --cpu would start only one.
+    """Begin to train the toy in ``directory`` on one process, or on two with replicated or sharded
+    weights.
+    """
+    # The variable turns the launcher's GPU processes into CPU processes; its own --cpu would start
+    # only one.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     launcher = LAUNCHERS[kind].format(port=port).split()
     request = {"directory": str(directory), "config": SETTINGS, "kind": kind, **arguments}
@@ -285,18 +322,36 @@ def port() -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [("ddp", "one"), ("one", "ddp"), ("sharded", "one"), ("one", "sharded")])
-def test_any_number_of_processes_follows_the_same_curve(tmp_path: Path, port: int, before: str, after: str) -> None:
-    train(ToyModel(tied=True), ToyTask(), TrainingConfig(**SETTINGS), tmp_path / "whole", progress=False)
-    # Only the last process is asked to stop, in update 6; all must agree, and save one checkpoint between them.
+@pytest.mark.parametrize(
+    ("before", "after"), [("ddp", "one"), ("one", "ddp"), ("sharded", "one"), ("one", "sharded")]
+)
+def test_any_number_of_processes_follows_the_same_curve(
+    tmp_path: Path, port: int, before: str, after: str
+) -> None:
+    train(
+        ToyModel(tied=True),
+        ToyTask(),
+        TrainingConfig(**SETTINGS),
+        tmp_path / "whole",
+        progress=False,
+    )
+    # Only the last process is asked to stop, in update 6; all must agree, and save one checkpoint
+    # between them.
     launch(before, port, tmp_path / "parts", tied=True, stop_at=5)
-    assert [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()].count("step-00000006") == 1
+    assert [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()].count(
+        "step-00000006"
+    ) == 1
     launch(after, port, tmp_path / "parts", tied=True, resume=True)
 
-    whole, parts = curve(tmp_path / "whole"), curve(tmp_path / "parts")
+    whole = curve(tmp_path / "whole")
+    parts = curve(tmp_path / "parts")
     assert whole.keys() == parts.keys()
     assert max(abs(whole[key] - parts[key]) for key in whole) <= 1e-5
-    for name in ("checkpoints/step-00000012/model", "checkpoints/step-00000012/optimizer", "best/model"):
+    for name in (
+        "checkpoints/step-00000012/model",
+        "checkpoints/step-00000012/optimizer",
+        "best/model",
+    ):
         expected = load_file(tmp_path / "whole" / f"{name}.safetensors")
         found = load_file(tmp_path / "parts" / f"{name}.safetensors")
         assert expected.keys() == found.keys()
@@ -310,7 +365,11 @@ def test_ctrl_c_at_the_launcher_saves_and_resumes(tmp_path: Path, port: int) -> 
     process = start("ddp", port, tmp_path, config=config, pause=0.02)
     log = tmp_path / "metrics.jsonl"
     deadline = time.monotonic() + 600
-    while not (log.exists() and log.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not (log.exists() and log.stat().st_size)
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     # As a terminal does. The launcher passes it on to its processes.
     os.killpg(process.pid, signal.SIGINT)

@@ -10,7 +10,11 @@ from glassformer.training import EpochBatches, TargetTask, TrainingConfig
 from glassformer.training.loop import train_in
 from refusals import refused
 
-BATCH = {"source": torch.tensor([[3, 4]]), "inputs": torch.tensor([[1]]), "targets": torch.tensor([[2]])}
+BATCH = {
+    "source": torch.tensor([[3, 4]]),
+    "inputs": torch.tensor([[1]]),
+    "targets": torch.tensor([[2]]),
+}
 
 
 class Constant(nn.Module):
@@ -20,12 +24,16 @@ class Constant(nn.Module):
         super().__init__()
         self.logits = nn.Parameter(torch.zeros(5))
 
-    def forward(self, source: torch.Tensor, inputs: torch.Tensor, real: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, source: torch.Tensor, inputs: torch.Tensor, real: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return self.logits.expand(*inputs.shape, 5)
 
 
 def test_a_run_is_continued_where_it_stands(tmp_path: Path) -> None:
-    task, config, models = TargetTask(EpochBatches(BATCH), BATCH), TrainingConfig(steps=4, batch_size=1), []
+    task = TargetTask(EpochBatches(BATCH), BATCH)
+    config = TrainingConfig(steps=4, batch_size=1)
+    models = []
     for directory in (tmp_path / "run", tmp_path / "run", None):
         models.append(Constant())
         result = train_in(directory, models[-1], task, config, {"sizes": (1, 2)})
@@ -50,4 +58,9 @@ def test_an_interrupted_training_stops_the_lab(tmp_path: Path) -> None:
     config = TrainingConfig(steps=4, batch_size=1)
     with pytest.raises(KeyboardInterrupt):
         train_in(tmp_path / "run", Constant(), Interrupted(EpochBatches(BATCH), BATCH), config, {})
-    assert train_in(tmp_path / "run", Constant(), TargetTask(EpochBatches(BATCH), BATCH), config, {}).step == 4
+    assert (
+        train_in(
+            tmp_path / "run", Constant(), TargetTask(EpochBatches(BATCH), BATCH), config, {}
+        ).step
+        == 4
+    )

@@ -11,7 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from glassformer.training import Batch, EpochBatches
 
-VOCAB_SIZE, HIDDEN_DIM, LENGTH = 11, 8, 6
+VOCAB_SIZE = 11
+HIDDEN_DIM = 8
+LENGTH = 6
 
 
 class ToyModel(nn.Module):
@@ -31,7 +33,9 @@ class ToyModel(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.embedding(tokens)
-        hidden = hidden.cumsum(1) / torch.arange(1, tokens.shape[1] + 1, device=tokens.device)[:, None]
+        hidden = (
+            hidden.cumsum(1) / torch.arange(1, tokens.shape[1] + 1, device=tokens.device)[:, None]
+        )
         for block in self.blocks:
             hidden = hidden + self.dropout(torch.tanh(block(hidden)))
         return self.head(self.norm(hidden))
@@ -53,7 +57,9 @@ class ToyTask:
         start = torch.randint(0, VOCAB_SIZE - 1, (self.examples, 1), generator=generator)
         tokens = (start + torch.arange(LENGTH)) % (VOCAB_SIZE - 1) + 1
         lengths = torch.randint(2, LENGTH + 1, (self.examples, 1), generator=generator)
-        self.batches = EpochBatches({"tokens": tokens * (torch.arange(LENGTH) < lengths)}, seed=self.seed)
+        self.batches = EpochBatches(
+            {"tokens": tokens * (torch.arange(LENGTH) < lengths)}, seed=self.seed
+        )
 
     def batch(self, step: int, size: int) -> Batch:
         return self.batches(step, size)
@@ -73,7 +79,9 @@ class ToyTask:
 
 @dataclass
 class InterruptedTask(ToyTask):
-    """A task whose process gets a signal when update ``at`` asks for its batch; ``pause`` is seconds an update."""
+    """A task whose process gets a signal when update ``at`` asks for its batch; ``pause`` is
+    seconds an update.
+    """
 
     at: int = -1
     number: int = signal.SIGINT

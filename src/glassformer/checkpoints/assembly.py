@@ -1,4 +1,6 @@
-"""Reading a decoder, in steps that all formats share: checks before memory is taken, then each tensor to its place."""
+"""Reading a decoder, in steps that all formats share: checks before memory is taken, then each
+tensor to its place.
+"""
 
 import math
 import shutil
@@ -14,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from glassformer.checkpoints.lazy import LazyDecoder
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, require_finite
-from glassformer.errors import CheckpointError, InputError, require
+from glassformer.errors import CheckpointError, InputError
 from glassformer.kernels.packed import KINDS, encode, finite
 from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized import Pack, mxfp4
@@ -29,7 +31,8 @@ _CPU = torch.device("cpu")
 
 # No kernel takes wider heads.
 _WIDEST_HEAD = 2048
-# In every format a layer has two norms, query, key, value and output or these fused with biases, and an MLP of three.
+# In every format a layer has two norms, query, key, value and output or these fused with biases,
+# and an MLP of three.
 _TENSORS_OF_LAYER = 9
 # Up to here, an error that names the missing tensors is worth more than one that counts them.
 _FEW_TENSORS = 1000
@@ -37,7 +40,9 @@ _FEW_TENSORS = 1000
 
 @contextmanager
 def config_errors(file: Path) -> Iterator[None]:
-    """Within it, an :class:`InputError` about a configuration becomes a :class:`CheckpointError` with the file."""
+    """Within it, an :class:`InputError` about a configuration becomes a :class:`CheckpointError`
+    with the file.
+    """
     try:
         yield
     except CheckpointError:
@@ -47,19 +52,28 @@ def config_errors(file: Path) -> Iterator[None]:
 
 
 def check_sizes(
-    config: DecoderConfig, stored: Mapping[str, FileTensor], directory: Path, of_layer: int = _TENSORS_OF_LAYER
+    config: DecoderConfig,
+    stored: Mapping[str, FileTensor],
+    directory: Path,
+    of_layer: int = _TENSORS_OF_LAYER,
 ) -> None:
-    """Refuse a configuration that cannot belong to the files, before anything as long or as wide is made.
+    """Refuse a configuration that cannot belong to the files, before anything as long or as wide is
+    made.
 
     ``of_layer`` is the least number of tensors of a layer.
     """
     implied = config.num_layers * of_layer
     most = max((math.prod(tensor.shape) for tensor in stored.values()), default=0)
     found = {
-        f"num_layers = {config.num_layers} with {len(stored)} tensors": config.num_layers > len(stored),
-        f"num_layers = {config.num_layers} and num_experts = {config.num_experts}, which take at least {implied} "
+        f"num_layers = {config.num_layers} with {len(stored)} tensors": config.num_layers
+        > len(stored),
+        f"num_layers = {config.num_layers} and num_experts = {config.num_experts}, which take at "
+        f"least {implied} "
         f"tensors, with {len(stored)}": implied > max(len(stored), _FEW_TENSORS),
-        f"num_experts = {config.num_experts} with tensors of {most} numbers": (config.num_experts or 0) > most,
+        f"num_experts = {config.num_experts} with tensors of {most} numbers": (
+            config.num_experts or 0
+        )
+        > most,
         f"head_dim = {config.head_dim}": config.head_dim > _WIDEST_HEAD,
     }
     if faults := ", ".join(fault for fault, present in found.items() if present):
@@ -71,11 +85,15 @@ def check_sizes(
 
 
 class _Undrawn(TorchFunctionMode):
-    """Draw no random numbers. For the meta device torch would load its compiler to draw them: 68 MiB, and time."""
+    """Draw no random numbers. For the meta device torch would load its compiler to draw them: 68
+    MiB, and time.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         drawing = func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
-        return kwargs["tensor"] if drawing else func(*args, **(kwargs or {}))
+        if drawing:
+            return kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> Decoder:
@@ -106,7 +124,8 @@ def read_decoder(
         dtype: Dtype of all numbers that are not packed; None: as they are stored.
         device: The decoder's.
         hold: ``"blocks"`` keeps packed matrices as they are in the file, ``"dense"`` expands them.
-        pack: Kind in which the :func:`convertible` layers are packed, which rounds; None: as they are stored.
+        pack: Kind in which the :func:`convertible` layers are packed, which rounds; None: as they
+            are stored.
     """
     decoder = empty_decoder(stored.config, dtype or stored.dtype)
     decoder.family = stored.family
@@ -152,8 +171,8 @@ def hold_packed(decoder: Decoder, kinds: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         decoder: From :func:`empty_decoder`.
-        kinds: The kind of each weight that is to be packed, by its name. A mixture of experts holds all its matrices
-            packed or none.
+        kinds: The kind of each weight that is to be packed, by its name. A mixture of experts holds
+            all its matrices packed or none.
 
     Returns:
         The part of ``kinds`` that is held packed. Other weights are numbers.
@@ -171,13 +190,17 @@ def hold_packed(decoder: Decoder, kinds: Mapping[str, str]) -> dict[str, str]:
         held |= {f"{module_name}.{weight}": kind for weight, kind in module_kinds.items()}
     if decoder.config.tied_output and "embedding.weight" in held:
         with torch.device("meta"):
-            output = PackedLinear(decoder.config.hidden_dim, decoder.config.vocab_size, held["embedding.weight"])
+            output = PackedLinear(
+                decoder.config.hidden_dim, decoder.config.vocab_size, held["embedding.weight"]
+            )
         decoder.set_submodule("output", output)
     return held
 
 
 def convertible(decoder: Decoder) -> dict[str, nn.Linear]:
-    """Return the linear layers that ``pack`` applies to: no routers and experts, no output that is the embedding."""
+    """Return the linear layers that ``pack`` applies to: no routers and experts, no output that is
+    the embedding.
+    """
     tied = decoder.config.tied_output
     return {
         name: module
@@ -188,29 +211,35 @@ def convertible(decoder: Decoder) -> dict[str, nn.Linear]:
 
 def count_parameters(config: DecoderConfig) -> int:
     """Of the decoder, of which no more than two layers are made: all have the same sizes."""
-    layers = "all" if isinstance(config.windowed_layers, tuple) else config.windowed_layers
-    one, two = (
-        sum(each.numel() for each in empty_decoder(small).parameters())
-        for small in (replace(config, num_layers=n, windowed_layers=layers, unrotated_layers=()) for n in (1, 2))
-    )
-    return one + (config.num_layers - 1) * (two - one)
+    if isinstance(config.windowed_layers, tuple):
+        config = replace(config, windowed_layers="all")
+
+    def count(num_layers: int) -> int:
+        smaller = replace(config, num_layers=num_layers, unrotated_layers=())
+        return sum(parameter.numel() for parameter in empty_decoder(smaller).parameters())
+
+    one_layer = count(2) - count(1)
+    return count(1) + (config.num_layers - 1) * one_layer
 
 
 def require_room(directory: Path, size: int) -> None:
-    """Raise :class:`InputError` if the disk of a directory, which may be missing, lacks room for so many bytes."""
+    """Raise :class:`InputError` if the disk of a directory, which may be missing, lacks room for so
+    many bytes.
+    """
     places = (directory.absolute(), *directory.absolute().parents)
     free = shutil.disk_usage(next(place for place in places if place.is_dir())).free
     wanted = size + 2**26
-    require(
-        free >= wanted,
-        f"{directory}, where {byte_size(free)} are free",
-        f"room for {byte_size(wanted)}",
-        "Free some, or choose a directory on another disk, or smaller sizes.",
-    )
+    if not free >= wanted:
+        raise InputError(
+            got=f"{directory}, where {byte_size(free)} are free",
+            expected=f"room for {byte_size(wanted)}",
+            fix="Free some, or choose a directory on another disk, or smaller sizes.",
+        )
 
 
 def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> None:
-    """Refuse a decoder that this process may not hold in memory: the system would end it without a message.
+    """Refuse a decoder that this process may not hold in memory: the system would end it without a
+    message.
 
     Devices other than the CPU raise their own error.
     """
@@ -222,19 +251,26 @@ def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> N
         raise CheckpointError(
             f"{directory}, whose weights take {byte_size(needed)} here",
             f"at most the {byte_size(available)} that this process may take now",
-            "Load a smaller model, keep the dtype and the packed experts of the file, or free memory.",
+            "Load a smaller model, keep the dtype and the packed experts of the file, or free "
+            "memory.",
         )
 
 
 def available_memory() -> int | None:
-    """Return the bytes that this process may take before the system ends it; None where nothing says so."""
+    """Return the bytes that this process may take before the system ends it; None where nothing
+    says so.
+    """
     memory = process_memory()
-    return memory.total if memory.with_swap is None else memory.with_swap
+    if memory.with_swap is None:
+        return memory.total
+    return memory.with_swap
 
 
 def require_no_nan(exponents: Tensor, stored: FileTensor) -> None:
     """Raise :class:`CheckpointError` for packed weights with an exponent of 255, which means NaN."""
-    require_finite(exponents, stored.name, stored.file, lambda each: bool(each.max() < mxfp4.NAN_SCALE))
+    require_finite(
+        exponents, stored.name, stored.file, lambda each: bool(each.max() < mxfp4.NAN_SCALE)
+    )
 
 
 def fill(decoder: Decoder, state: Mapping[str, Tensor]) -> Decoder:
@@ -242,7 +278,8 @@ def fill(decoder: Decoder, state: Mapping[str, Tensor]) -> Decoder:
 
     An output projection that is the embedding may be left out.
     """
-    state, tied = dict(state), decoder.config.tied_output
+    state = dict(state)
+    tied = decoder.config.tied_output
     part = "blocks" if "embedding.blocks" in state else "weight"
     if tied:
         state[f"output.{part}"] = state[f"embedding.{part}"]

@@ -17,8 +17,13 @@ from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.hub import find_directory
 from glassformer.checkpoints.lazy import in_memory
 from glassformer.checkpoints.shards import WEIGHT_FILES, write_tensors
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, read_tensors, stored_tensors
-from glassformer.errors import CheckpointError, InputError, require
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    read_json,
+    read_tensors,
+    stored_tensors,
+)
+from glassformer.errors import CheckpointError, InputError
 from glassformer.files import Written, local_path, new_directory, write_text
 from glassformer.models.encoder import Encoder, EncoderConfig, Pooling
 from glassformer.untrusted import json_value, read_text
@@ -29,7 +34,9 @@ _HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
 OWN = "glassformer-encoder"
 """The ``model_type`` of what :func:`save_encoder` writes."""
 FAMILY = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
-"""Every ``model_type`` of the BERT family that can be read, with the prefix that names of tensors may have."""
+"""Every ``model_type`` of the BERT family that can be read, with the prefix that names of tensors
+may have.
+"""
 
 
 # Our names and Hugging Face's, without ".weight" and ".bias".
@@ -63,7 +70,9 @@ def _is_own(directory: Path) -> bool:
         return False
 
 
-ENCODER_DIRECTORY = Written("an encoder that was saved before", (CONFIG_FILE, *WEIGHT_FILES), _is_own)
+ENCODER_DIRECTORY = Written(
+    "an encoder that was saved before", (CONFIG_FILE, *WEIGHT_FILES), _is_own
+)
 
 
 def load_encoder(
@@ -76,23 +85,28 @@ def load_encoder(
     dtype: torch.dtype = torch.float32,
     allow_nonfinite: bool = False,
 ) -> Encoder:
-    """The encoder of a directory, or of a model on the Hugging Face hub, on the CPU and in evaluation mode.
+    """The encoder of a directory, or of a model on the Hugging Face hub, on the CPU and in
+    evaluation mode.
 
-    It computes the same hidden states as Hugging Face's ``BertModel``, ``RobertaModel`` or ``XLMRobertaModel``.
+    It computes the same hidden states as Hugging Face's ``BertModel``, ``RobertaModel`` or
+    ``XLMRobertaModel``.
 
     Args:
-        source: A directory, or else a model on the hub such as ``"sentence-transformers/all-MiniLM-L6-v2"``.
-        num_classes: Add a new classification head, drawn from torch's generator; None: the stored one if it is ours.
-            Heads of Hugging Face's classes are not read.
-        pooling: None: the stored one, or else the mean. If sentence-transformers stored another one (of another kind
-            or of several kinds, or a dense layer after it), ``pooling`` is required.
+        source: A directory, or else a model on the hub such as
+            ``"sentence-transformers/all-MiniLM-L6-v2"``.
+        num_classes: Add a new classification head, drawn from torch's generator; None: the stored
+            one if it is ours. Heads of Hugging Face's classes are not read.
+        pooling: None: the stored one, or else the mean. If sentence-transformers stored another one
+            (of another kind or of several kinds, or a dense layer after it), ``pooling`` is
+            required.
         dropout: None: as stored.
-        attention_dropout: None: as stored. More than 0 disables the fused kernel in training, which is slower.
+        attention_dropout: None: as stored. More than 0 disables the fused kernel in training, which
+            is slower.
         dtype: Of the weights, whatever it is in the file.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
 
-    Source: Devlin et al. 2018, arXiv 1810.04805; Liu et al. 2019, arXiv 1907.11692 (RoBERTa); the layout is Hugging
-    Face's.
+    Source: Devlin et al. 2018, arXiv 1810.04805; Liu et al. 2019, arXiv 1907.11692 (RoBERTa); the
+    layout is Hugging Face's.
     """
     directory = find_directory(source)
     stored = read_json(directory / CONFIG_FILE)
@@ -101,11 +115,23 @@ def load_encoder(
     own = stored["model_type"] == OWN
     if pooling is None and not own:
         pooling = _stored_pooling(directory)
-    tensors = stored_tensors(directory, str if own else partial(_cleaned, FAMILY[stored["model_type"]]))
+    tensors = stored_tensors(
+        directory, str if own else partial(_cleaned, FAMILY[stored["model_type"]])
+    )
     trained = any(name.startswith("classifier.") for name in tensors)
-    got = f"num_classes = {num_classes} for an encoder with a head of {config.num_classes or 'another kind'}"
-    fix = "Leave num_classes out to keep the head." if own else "Leave it out, save_encoder(), and add one to that."
-    require(num_classes in (None, config.num_classes) or not trained, got, f"{config.num_classes}", fix)
+    if num_classes not in (None, config.num_classes) and trained:
+        raise InputError(
+            got=(
+                f"num_classes = {num_classes} for an encoder with a head of "
+                f"{config.num_classes or 'another kind'}"
+            ),
+            expected=f"{config.num_classes}",
+            fix=(
+                "Leave num_classes out to keep the head."
+                if own
+                else "Leave it out, save_encoder(), and add one to that."
+            ),
+        )
     new_head = config.num_classes is None and num_classes is not None
     changes: dict[str, Any] = {
         "num_classes": num_classes,
@@ -113,14 +139,16 @@ def load_encoder(
         "dropout": dropout,
         "attention_dropout": attention_dropout,
     }
-    config = dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
-    # Checked before the encoder is made: a million layers would take minutes.
-    require(
-        config.num_layers <= len(tensors),
-        f"{CONFIG_FILE} with {config.num_layers} layers with {len(tensors)} tensors",
-        "the tensors of each layer",
-        f"Take {CONFIG_FILE} and the weights from the same place.",
+    config = dataclasses.replace(
+        config, **{name: value for name, value in changes.items() if value is not None}
     )
+    # Checked before the encoder is made: a million layers would take minutes.
+    if config.num_layers > len(tensors):
+        raise InputError(
+            got=f"{CONFIG_FILE} with {config.num_layers} layers with {len(tensors)} tensors",
+            expected="the tensors of each layer",
+            fix=f"Take {CONFIG_FILE} and the weights from the same place.",
+        )
     with torch.device("meta"):  # weights are read, so drawing them would be wasted time and memory
         encoder = Encoder(config)
     wanted = {
@@ -138,44 +166,73 @@ def load_encoder(
     if first_position:
         state["positions.weight"] = state["positions.weight"][first_position:].clone()
     if new_head and config.num_classes is not None:
-        weight = torch.empty(config.num_classes, config.hidden_dim, dtype=dtype).normal_(std=Encoder.HEAD_STD)
-        state |= {"classifier.weight": weight, "classifier.bias": weight.new_zeros(config.num_classes)}
+        weight = torch.empty(config.num_classes, config.hidden_dim, dtype=dtype).normal_(
+            std=Encoder.HEAD_STD
+        )
+        state |= {
+            "classifier.weight": weight,
+            "classifier.bias": weight.new_zeros(config.num_classes),
+        }
     encoder.load_state_dict(state, assign=True)
     return encoder.eval()
 
 
 def save_encoder(encoder: Encoder, directory: Path | str, *, replace: bool = False) -> None:
-    """Write a directory that :func:`load_encoder` reads: complete or, whatever happens, as it was before.
+    """Write a directory that :func:`load_encoder` reads: complete or, whatever happens, as it was
+    before.
 
-    With ``replace`` it may be the directory of an encoder that was saved before, which is replaced as a whole.
+    With ``replace`` it may be the directory of an encoder that was saved before, which is replaced
+    as a whole.
     """
-    with new_directory(local_path(directory), replaces=ENCODER_DIRECTORY if replace else None) as draft:
+    with new_directory(
+        local_path(directory), replaces=ENCODER_DIRECTORY if replace else None
+    ) as draft:
         write_encoder(encoder, draft)
 
 
 def write_encoder(encoder: Encoder, draft: Path) -> None:
-    """Write the files of an encoder into an existing directory, a draft of :func:`~glassformer.files.new_directory`."""
+    """Write the files of an encoder into an existing directory, a draft of
+    :func:`~glassformer.files.new_directory`.
+    """
     described = {"model_type": OWN, **dataclasses.asdict(encoder.config)}
     write_text(draft / CONFIG_FILE, json.dumps(described, indent=2) + "\n")
     write_tensors(draft, {name: in_memory(tensor) for name, tensor in encoder.state_dict().items()})
 
 
 def read_encoder_config(content: Mapping[str, Any]) -> EncoderConfig:
-    """The configuration of the encoder for the content of a ``config.json``: what :func:`save_encoder` wrote, or one
-    of the BERT family, in which what is missing has BERT's default.
+    """The configuration of the encoder for the content of a ``config.json``: what
+    :func:`save_encoder` wrote, or one of the BERT family, in which what is missing has BERT's
+    default.
     """
     if content.get("model_type") == OWN:
-        return EncoderConfig.from_json(json.dumps({name: content[name] for name in content if name != "model_type"}))
-    kind, known, fix = content.get("model_type"), ", ".join(map(repr, FAMILY)), "Take another model."
-    require(isinstance(kind, str) and kind in FAMILY, f"model_type = {kind!r}", f"one of {known}", fix)
+        return EncoderConfig.from_json(
+            json.dumps({name: content[name] for name in content if name != "model_type"})
+        )
+    kind = content.get("model_type")
+    known = ", ".join(map(repr, FAMILY))
+    fix = "Take another model."
+    if not isinstance(kind, str) or kind not in FAMILY:
+        raise InputError(
+            got=f"model_type = {kind!r}",
+            expected=f"one of {known}",
+            fix=fix,
+        )
     file = Fields(content)
     file.only("position_embedding_type", "absolute")
     file.only("is_decoder", False)
     file.only("add_cross_attention", False)
     activation = file.get("hidden_act", "gelu")
-    require(activation in ("gelu", "relu"), f"hidden_act = {activation!r}", "'gelu' or 'relu'", fix)
+    if activation not in ("gelu", "relu"):
+        raise InputError(
+            got=f"hidden_act = {activation!r}",
+            expected="'gelu' or 'relu'",
+            fix=fix,
+        )
     padding = file.get("pad_token_id")
-    padding = (0 if kind == "bert" else 1) if padding is None else file.whole("pad_token_id")
+    if padding is None:
+        padding = 0 if kind == "bert" else 1
+    else:
+        padding = file.whole("pad_token_id")
     return EncoderConfig(
         vocab_size=file.whole("vocab_size", 30522),
         num_layers=file.whole("num_hidden_layers", 12),
@@ -207,15 +264,29 @@ def _stored_pooling(directory: Path) -> Pooling:
     fix = 'Choose one yourself, for example pooling="mean"; vectors then differ from those of the original.'
     path = directory / "modules.json"
     modules = _modules(path) if path.is_file() else []
-    others = [kind for kind, place in modules if kind not in _MODULES or (kind == "Pooling" and place != "1_Pooling")]
-    require(not others, f"{path} with {', '.join(others)}", f"nothing but {', '.join(_MODULES)} of 1_Pooling", fix)
+    others = [
+        kind
+        for kind, place in modules
+        if kind not in _MODULES or (kind == "Pooling" and place != "1_Pooling")
+    ]
+    if others:
+        raise InputError(
+            got=f"{path} with {', '.join(others)}",
+            expected=f"nothing but {', '.join(_MODULES)} of 1_Pooling",
+            fix=fix,
+        )
     path = directory / "1_Pooling" / CONFIG_FILE
-    stored = read_json(path) if path.is_file() or "Pooling" in dict(modules) else {}
+    if path.is_file() or "Pooling" in dict(modules):
+        stored = read_json(path)
+    else:
+        stored = {}
     said: Any = stored.get("pooling_mode")
     if said is None:  # older files: a boolean for each kind, with the mean as default
         kinds = {f"{_MODE}mean_tokens": not any(name.startswith(_MODE) for name in stored)} | stored
         said = [name for name, value in kinds.items() if name.startswith(_MODE) and value]
-    modes = [_POOLINGS.get(str(mode), mode) for mode in (said if isinstance(said, list) else [said])]
+    modes = [
+        _POOLINGS.get(str(mode), mode) for mode in (said if isinstance(said, list) else [said])
+    ]
     for pooling in get_args(Pooling):
         if modes == [pooling]:
             return pooling
@@ -227,10 +298,15 @@ def _modules(path: Path) -> list[tuple[str, str]]:
     """The kind of each module and its folder."""
     try:
         modules = json_value(read_text(path, inside=True))
-        return [(str(module["type"]).rpartition(".")[2], str(module.get("path", ""))) for module in modules]
+        return [
+            (str(module["type"]).rpartition(".")[2], str(module.get("path", "")))
+            for module in modules
+        ]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         got = f"{path}, which cannot be read ({error!r})"
-        raise InputError(got, "a list of modules, each with its type", "Download it again.") from error
+        raise InputError(
+            got, "a list of modules, each with its type", "Download it again."
+        ) from error
 
 
 def _their_name(ours: str) -> str:
@@ -243,4 +319,6 @@ def _their_name(ours: str) -> str:
 
 def _cleaned(prefix: str, name: str) -> str:
     name = name.removeprefix(prefix)
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+        "LayerNorm.beta", "LayerNorm.bias"
+    )

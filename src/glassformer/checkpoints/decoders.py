@@ -1,7 +1,8 @@
-"""Loading and saving decoders: every family, gpt-oss in two layouts, Mixtral, our own format, and training runs.
+"""Loading and saving decoders: every family, gpt-oss in two layouts, Mixtral, our own format, and
+training runs.
 
-A directory holds ``config.json`` and ``model.safetensors``, or the latter in pieces with an index; that of a run holds
-directories of weights.
+A directory holds ``config.json`` and ``model.safetensors``, or the latter in pieces with an index;
+that of a run holds directories of weights.
 """
 
 import dataclasses
@@ -44,7 +45,7 @@ from glassformer.checkpoints.tensor_files import (
     run_weights,
     stored_tensors,
 )
-from glassformer.errors import CheckpointError, InputError, require
+from glassformer.errors import CheckpointError, InputError
 from glassformer.files import Written, local_path, new_directory, write_text
 from glassformer.layers.quantized import Pack
 from glassformer.layers.quantized.packed import PACKED
@@ -72,7 +73,9 @@ def _is_decoder(directory: Path) -> bool:
         return False
 
 
-DECODER_DIRECTORY = Written("weights of a decoder", (CONFIG_FILE, *WEIGHT_FILES, *COPIED_FILES), _is_decoder)
+DECODER_DIRECTORY = Written(
+    "weights of a decoder", (CONFIG_FILE, *WEIGHT_FILES, *COPIED_FILES), _is_decoder
+)
 LAYOUTS = ("glassformer", *(family.model_type for family in FAMILIES))
 """What :func:`save_decoder` writes."""
 
@@ -86,34 +89,54 @@ def load_decoder(
     device: str | torch.device = "cpu",
     allow_nonfinite: bool = False,
 ) -> Decoder:
-    """The decoder of a directory, or of a model on the Hugging Face hub, in evaluation mode as transformers gives it.
+    """The decoder of a directory, or of a model on the Hugging Face hub, in evaluation mode as
+    transformers gives it.
 
-    It computes the logits of Hugging Face's class for the model. Tensors are read one by one, so that loading takes
-    little more memory than the decoder.
+    It computes the logits of Hugging Face's class for the model. Tensors are read one by one, so
+    that loading takes little more memory than the decoder.
 
     Args:
-        source: A directory, or else a model on the hub such as ``"openai/gpt-oss-20b"``: by its ``config.json``, one of
-            :data:`~glassformer.checkpoints.families.FAMILIES`, gpt-oss in Hugging Face's layout or OpenAI's, Mixtral,
-            what :func:`save_decoder` wrote, or the run of a decoder: its best weights, or before the first evaluation
-            its latest.
-        dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32`` to compare closely.
-        experts: ``"mxfp4"`` keeps experts packed, without a gradient, or packs them (which rounds); ``"dense"`` keeps
-            or expands them; None: as they are stored. That happens while they are read.
-        pack: Kind in which linear layers but experts, and an output that is the embedding, are packed, for inference
-            only. ``"Q8_0"``: 8 bits and a scale for 32 weights, about half of bfloat16 to read for each token, with an
+        source: A directory, or else a model on the hub such as ``"openai/gpt-oss-20b"``: by its
+            ``config.json``, one of
+            :data:`~glassformer.checkpoints.families.FAMILIES`, gpt-oss in Hugging Face's layout or
+            OpenAI's, Mixtral, what :func:`save_decoder` wrote, or the run of a decoder: its best
+            weights, or before the first evaluation its latest.
+        dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32``
+            to compare closely.
+        experts: ``"mxfp4"`` keeps experts packed, without a gradient, or packs them (which rounds);
+            ``"dense"`` keeps or expands them; None: as they are stored. That happens while they are
+            read.
+        pack: Kind in which linear layers but experts, and an output that is the embedding, are
+            packed, for inference only. ``"Q8_0"``: 8 bits and a scale for 32 weights, about half of
+            bfloat16 to read for each token, with an
             error. None: as they are stored.
-        device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are read.
+        device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are
+            read.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
     """
-    for name, value, known in (("experts", experts, get_args(Experts)), ("pack", pack, get_args(Pack))):
-        require(value in (None, *known), f"{name} = {value!r}", f"one of {known} or None", "Use one of these.")
+    for name, value, known in (
+        ("experts", experts, get_args(Experts)),
+        ("pack", pack, get_args(Pack)),
+    ):
+        if value not in (None, *known):
+            raise InputError(
+                got=f"{name} = {value!r}",
+                expected=f"one of {known} or None",
+                fix="Use one of these.",
+            )
     dtypes = ", ".join(map(str, FLOATS.values()))
-    fix = "Leave it out to keep what is stored."
-    require(dtype is None or dtype in FLOATS.values(), f"dtype = {dtype}", f"one of {dtypes}", fix)
+    if dtype is not None and dtype not in FLOATS.values():
+        raise InputError(
+            got=f"dtype = {dtype}",
+            expected=f"one of {dtypes}",
+            fix="Leave it out to keep what is stored.",
+        )
     place = require_device(device)
     directory = find_directory(source)
     directory, content = within_run(directory, read_json(directory / CONFIG_FILE))
-    stored = open_decoder(directory, content, stored_tensors(directory), allow_nonfinite=allow_nonfinite)
+    stored = open_decoder(
+        directory, content, stored_tensors(directory), allow_nonfinite=allow_nonfinite
+    )
     if experts is not None:
         with config_errors(directory / CONFIG_FILE):
             stored = with_experts(stored, experts)
@@ -127,7 +150,8 @@ def open_decoder(
     *,
     allow_nonfinite: bool = False,
 ) -> LazyDecoder:
-    """Return the decoder of a directory, checked against the headers of its files; no tensor is read.
+    """Return the decoder of a directory, checked against the headers of its files; no tensor is
+    read.
 
     ``content`` is that of its ``config.json``, ``files`` are the tensors of its files.
     """
@@ -138,16 +162,19 @@ def open_decoder(
 
 
 def read_decoder_config(directory: Path | str) -> DecoderConfig:
-    """The configuration of the decoder that :func:`load_decoder` makes of ``directory``; only ``config.json`` is read.
+    """The configuration of the decoder that :func:`load_decoder` makes of ``directory``; only
+    ``config.json`` is read.
 
-    Missing fields have the default of the file's format. ``expert_format`` has no meaning here: it depends on the files
-    of weights.
+    Missing fields have the default of the file's format. ``expert_format`` has no meaning here: it
+    depends on the files of weights.
     """
     directory = local_path(directory)
     directory, content = within_run(directory, read_json(directory / CONFIG_FILE))
     kind = require_kind(content, directory)
     with config_errors(directory / CONFIG_FILE):
-        return _own_config(content) if kind is None else kind.read_config(content)
+        if kind is None:
+            return _own_config(content)
+        return kind.read_config(content)
 
 
 def is_run(content: Mapping[str, Any]) -> bool:
@@ -156,29 +183,44 @@ def is_run(content: Mapping[str, Any]) -> bool:
 
 
 def within_run(directory: Path, content: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
-    """Of a run, the directory of its weights and their ``config.json`` in our own layout; of others, what was given."""
+    """Of a run, the directory of its weights and their ``config.json`` in our own layout; of
+    others, what was given.
+    """
     if not is_run(content):
         return directory, content
     described = content["description"]
-    model = described.get("model") if isinstance(described, dict) else None
+    model = None
+    if isinstance(described, dict):
+        model = described.get("model")
     known = {field.name for field in dataclasses.fields(DecoderConfig)}
     if not (isinstance(model, dict) and model.keys() <= known):
         fix = 'Train it with description={"model": asdict(config)}. load_weights reads any run, classify classifiers.'
-        raise CheckpointError(f"{directory / CONFIG_FILE}, which describes no decoder", "a decoder's run", fix)
+        raise CheckpointError(
+            f"{directory / CONFIG_FILE}, which describes no decoder", "a decoder's run", fix
+        )
     with config_errors(directory / CONFIG_FILE):
         _own_config(model)
     return run_weights(directory), {"model_type": OWN, **model}
 
 
-def own_tensors(config: DecoderConfig, stored: Mapping[str, FileTensor], directory: Path) -> dict[str, Tensor]:
-    """The tensors of a decoder in our own layout, without numbers; those of the files are checked against them."""
+def own_tensors(
+    config: DecoderConfig, stored: Mapping[str, FileTensor], directory: Path
+) -> dict[str, Tensor]:
+    """The tensors of a decoder in our own layout, without numbers; those of the files are checked
+    against them.
+    """
     check_sizes(config, stored, directory)
     with config_errors(directory / CONFIG_FILE):
         shapes = empty_decoder(config).state_dict()
     if config.tied_output:
         del shapes["output.weight"]
     in_bytes = {name for name, tensor in shapes.items() if not tensor.is_floating_point()}
-    check_tensors(stored, {name: list(tensor.shape) for name, tensor in shapes.items()}, directory, in_bytes=in_bytes)
+    check_tensors(
+        stored,
+        {name: list(tensor.shape) for name, tensor in shapes.items()},
+        directory,
+        in_bytes=in_bytes,
+    )
     return shapes
 
 
@@ -199,15 +241,22 @@ def save_decoder(
     Args:
         decoder: On any device.
         directory: Where to: complete or, whatever happens, as it was before.
-        layout: The ``model_type`` of a family that has exactly the decoder's parts, such as ``"llama"``;
-            ``"openai"`` for gpt-oss in OpenAI's layout; ``"glassformer"`` for our own, which has every part. None: the
-            family that the decoder was loaded from, or else the first that has exactly its parts, or else our own.
-        replace: Whether the directory may be that of a decoder already, with weights, configuration and tokenizer
-            and no other files; it is then replaced as a whole.
-        shard_bytes: Largest size of a file of weights; a larger model has several files and an index.
+        layout: The ``model_type`` of a family that has exactly the decoder's parts, such as
+            ``"llama"``; ``"openai"`` for gpt-oss in OpenAI's layout; ``"glassformer"`` for our own,
+            which has every part. None: the family that the decoder was loaded from, or else the
+                first that has exactly its parts, or else our own.
+        replace: Whether the directory may be that of a decoder already, with weights, configuration
+            and tokenizer and no other files; it is then replaced as a whole.
+        shard_bytes: Largest size of a file of weights; a larger model has several files and an
+            index.
         beside: Writes other files into the directory.
     """
-    require(layout in (None, *LAYOUTS), f"layout = {layout!r}", f"one of {LAYOUTS} or None", "Use one of these.")
+    if layout not in (None, *LAYOUTS):
+        raise InputError(
+            got=f"layout = {layout!r}",
+            expected=f"one of {LAYOUTS} or None",
+            fix="Use one of these.",
+        )
     _require_exact(decoder)
     place = local_path(directory)
     stored = decoder_in_memory(decoder)
@@ -215,7 +264,9 @@ def save_decoder(
 
 
 def _require_exact(decoder: Decoder) -> None:
-    """Refuse packed weights that would be rounded: they are written expanded, in the dtype of other weights."""
+    """Refuse packed weights that would be rounded: they are written expanded, in the dtype of other
+    weights.
+    """
     is_packed = any(isinstance(module, PACKED) for module in decoder.modules())
     if is_packed and decoder.dtype != torch.float32:
         raise InputError(
@@ -235,7 +286,8 @@ def write_decoder(
     shard_bytes: int = SHARD_BYTES,
     beside: Callable[[Path], None] = lambda directory: None,
 ) -> int:
-    """Write a decoder as :func:`save_decoder` does, tensor by tensor; return the bytes of its tensors.
+    """Write a decoder as :func:`save_decoder` does, tensor by tensor; return the bytes of its
+    tensors.
 
     ``extras`` are settings for a family's ``config.json`` that the decoder does not have.
     """
@@ -259,15 +311,21 @@ def write_decoder(
 
 
 def family_to_write(stored: LazyDecoder, layout: str | None) -> Family | None:
-    """Return the family that a decoder is written as in a layout of :func:`save_decoder`; None for our own layout."""
-    return family_for(stored.config, stored.family) if layout is None else family_of(layout)
+    """Return the family that a decoder is written as in a layout of :func:`save_decoder`; None for
+    our own layout.
+    """
+    if layout is None:
+        return family_for(stored.config, stored.family)
+    return family_of(layout)
 
 
 def _settings(family: Family | None, config: DecoderConfig) -> dict[str, int | None]:
     """Return settings that programs would otherwise take from the family's first model."""
     if family is None or family is OPENAI:  # OpenAI's program refuses other fields
         return {}
-    settings: dict[str, int | None] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    settings: dict[str, int | None] = dict.fromkeys(
+        ("bos_token_id", "eos_token_id", "pad_token_id")
+    )
     if family is GPT_OSS and config.vocab_size == _RELEASED_VOCABULARY:
         settings |= _RELEASED
     return settings
@@ -289,7 +347,10 @@ def require_kind(config: Mapping[str, Any], directory: Path) -> Family | None:
     """The family of a directory; None for our own layout."""
     family = family_in(config)
     if family is None and config.get("model_type") != OWN:
-        remote = ", whose code in auto_map is not run" if "auto_map" in config else ""
+        if "auto_map" in config:
+            remote = ", whose code in auto_map is not run"
+        else:
+            remote = ""
         known = ", ".join(sorted(family.model_type for family in FAMILIES if family is not OPENAI))
         raise CheckpointError(
             f"{directory / CONFIG_FILE} of the model_type {config.get('model_type')!r}{remote}",
@@ -300,9 +361,15 @@ def require_kind(config: Mapping[str, Any], directory: Path) -> Family | None:
 
 
 def _open_own(
-    directory: Path, content: Mapping[str, Any], files: Mapping[str, FileTensor], *, allow_nonfinite: bool
+    directory: Path,
+    content: Mapping[str, Any],
+    files: Mapping[str, FileTensor],
+    *,
+    allow_nonfinite: bool,
 ) -> LazyDecoder:
-    """Return a decoder in our own layout, in the embedding's dtype; norms keep more digits if they have them."""
+    """Return a decoder in our own layout, in the embedding's dtype; norms keep more digits if they
+    have them.
+    """
     with config_errors(directory / CONFIG_FILE):
         config = _own_config(content)
     shapes = own_tensors(config, files, directory)
@@ -327,4 +394,6 @@ def _open_own(
 
 def _own_config(content: Mapping[str, Any]) -> DecoderConfig:
     known = {field.name for field in dataclasses.fields(DecoderConfig)}
-    return DecoderConfig.from_json(json.dumps({name: value for name, value in content.items() if name in known}))
+    return DecoderConfig.from_json(
+        json.dumps({name: value for name, value in content.items() if name in known})
+    )

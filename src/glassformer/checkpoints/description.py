@@ -1,4 +1,6 @@
-"""The description of a model in files, from its configuration and the headers of its files: no tensor is read."""
+"""The description of a model in files, from its configuration and the headers of its files: no
+tensor is read.
+"""
 
 import math
 from collections import Counter
@@ -8,7 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from glassformer.checkpoints import bert
-from glassformer.checkpoints.assembly import config_errors, convertible, empty_decoder, hold_packed, stored_kinds
+from glassformer.checkpoints.assembly import (
+    config_errors,
+    convertible,
+    empty_decoder,
+    hold_packed,
+    stored_kinds,
+)
 from glassformer.checkpoints.hub import hub_tensors
 from glassformer.checkpoints.lazy import LazyDecoder
 from glassformer.checkpoints.store import find_model, open_found
@@ -18,7 +26,9 @@ from glassformer.layers.quantized import Pack, mxfp4
 from glassformer.models import DecoderConfig
 from glassformer.models.encoder import EncoderConfig
 
-Part = Literal["experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"]
+Part = Literal[
+    "experts", "feed-forward", "attention", "router", "norms", "embedding", "output", "others"
+]
 """The part of a model that a tensor belongs to."""
 
 # A tensor belongs to the first part with a word in its name, which is ours or of the BERT family.
@@ -63,12 +73,19 @@ class Description:
 
     @property
     def active(self) -> int:
-        """Parameters used per token: all but the experts that are not chosen, and the embedding unless it is also the
-        output projection."""
-        config, parts = self.config, self.parameters
-        idle = 0 if isinstance(config, DecoderConfig) and config.tied_output else parts.get("embedding", 0)
+        """Parameters used per token: all but the experts that are not chosen, and the embedding
+        unless it is also the output projection.
+        """
+        config = self.config
+        parts = self.parameters
+        if isinstance(config, DecoderConfig) and config.tied_output:
+            idle = 0
+        else:
+            idle = parts.get("embedding", 0)
         if isinstance(config, DecoderConfig) and config.num_experts is not None:
-            idle += parts.get("experts", 0) * (config.num_experts - config.top_k) // config.num_experts
+            idle += (
+                parts.get("experts", 0) * (config.num_experts - config.top_k) // config.num_experts
+            )
         return self.total - idle
 
     @property
@@ -78,17 +95,20 @@ class Description:
             return None
         return self.config.expert_format
 
-    def memory(self, number_bytes: int, *, packed: bool = False, pack: Pack | None = None) -> int | None:
+    def memory(
+        self, number_bytes: int, *, packed: bool = False, pack: Pack | None = None
+    ) -> int | None:
         """Return the bytes of the loaded weights.
 
         Args:
             number_bytes: Bytes of a number: 2 in bfloat16.
             packed: Whether experts are packed in MXFP4.
-            pack: Kind in which :func:`~glassformer.checkpoints.assembly.convertible` layers are packed.
+            pack: Kind in which :func:`~glassformer.checkpoints.assembly.convertible` layers are
+                packed.
 
         Returns:
-            None if experts are to be packed and cannot be, or the model has none; or if layers have widths that blocks
-            of ``pack`` do not fill.
+            None if experts are to be packed and cannot be, or the model has none; or if layers have
+            widths that blocks of ``pack`` do not fill.
         """
         config = self.config
         total = number_bytes * self.total
@@ -113,16 +133,20 @@ class Description:
         config = self.config
         if isinstance(config, EncoderConfig):
             return 0
-        seen = sum(min(tokens, config.layer_window(layer) or tokens) for layer in range(config.num_layers))
+        seen = sum(
+            min(tokens, config.layer_window(layer) or tokens) for layer in range(config.num_layers)
+        )
         return 4 * seen * (config.num_kv_heads or config.num_heads) * config.head_dim
 
 
 def describe(source: Path | str, *, download: bool = True) -> Description:
-    """Describe a model that :func:`~glassformer.checkpoints.store.open_model` opens, or an encoder's directory.
+    """Describe a model that :func:`~glassformer.checkpoints.store.open_model` opens, or an
+    encoder's directory.
 
     Args:
         source: As for :func:`~glassformer.checkpoints.store.open_model`.
-        download: Whether the weights of a directory on the hub are downloaded. Otherwise their headers are read there.
+        download: Whether the weights of a directory on the hub are downloaded. Otherwise their
+            headers are read there.
     """
     place = find_model(source, download=download)
     if isinstance(place, Path) and not (place / "trainings").is_dir():
@@ -130,14 +154,21 @@ def describe(source: Path | str, *, download: bool = True) -> Description:
         if content.get("model_type") in (bert.OWN, *bert.FAMILY):
             return _describe_encoder(source, place, content)
     stored = open_found(source, place)
-    family = "glassformer" if stored.family is None else stored.family.name
-    description = _described(stored.path, family, stored.layout, stored.config, stored.decoder.files)
+    if stored.family is None:
+        family = "glassformer"
+    else:
+        family = stored.family.name
+    description = _described(
+        stored.path, family, stored.layout, stored.config, stored.decoder.files
+    )
     if stored.layout != "GGUF":
         return description
     return replace(description, held=_held(stored.decoder))
 
 
-def _describe_encoder(source: Path | str, directory: Path, content: Mapping[str, Any]) -> Description:
+def _describe_encoder(
+    source: Path | str, directory: Path, content: Mapping[str, Any]
+) -> Description:
     with config_errors(directory / CONFIG_FILE):
         config = bert.read_encoder_config(content)
     is_own = content["model_type"] == bert.OWN
@@ -175,12 +206,21 @@ def _described(
         parameters[part] += _count(name, tensor) if _is_weight(name, part, config) else 0
     num_files = len({tensor.source for _, tensor in files})
     return Description(
-        path, family, layout, config, parameters, sizes, num_files, _kinds(tensor for _, tensor in files)
+        path,
+        family,
+        layout,
+        config,
+        parameters,
+        sizes,
+        num_files,
+        _kinds(tensor for _, tensor in files),
     )
 
 
 def _is_weight(name: str, part: Part, config: DecoderConfig | EncoderConfig) -> bool:
-    """Return whether a tensor holds weights of its own: no mask, position number, or copy of the embedding."""
+    """Return whether a tensor holds weights of its own: no mask, position number, or copy of the
+    embedding.
+    """
     if name == "" or name.endswith(_POSITION_IDS):
         return False
     return not (part == "output" and isinstance(config, DecoderConfig) and config.tied_output)
@@ -207,6 +247,8 @@ def _part(name: str, config: DecoderConfig | EncoderConfig) -> Part:
     if name == "output.weight":
         return "output"
     lower = name.lower()
-    part: Part = next((part for part, words in _WORDS.items() if any(word in lower for word in words)), "others")
+    part: Part = next(
+        (part for part, words in _WORDS.items() if any(word in lower for word in words)), "others"
+    )
     mixture = isinstance(config, DecoderConfig) and config.num_experts is not None
     return "experts" if part == "feed-forward" and mixture else part

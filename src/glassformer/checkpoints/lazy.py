@@ -20,10 +20,11 @@ class LazyTensor:
 
     Args:
         shape: Its shape; that of the numbers where they are packed in blocks.
-        kind: How its numbers are stored: ``"F32"`` as safetensors calls it, or ``"Q4_K"`` as GGUF does.
+        kind: How its numbers are stored: ``"F32"`` as safetensors calls it, or ``"Q4_K"`` as GGUF
+            does.
         dtype: Dtype in which it is loaded unless another is asked for.
-        read: Returns it in memory of its own, as it is stored: numbers of ``kind``, or blocks as uint8
-            ``[..., rows, bytes of a row]``.
+        read: Returns it in memory of its own, as it is stored: numbers of ``kind``, or blocks as
+            uint8 ``[..., rows, bytes of a row]``.
     """
 
     shape: list[int]
@@ -71,8 +72,9 @@ class LazyDecoder:
     wide: frozenset[str] = field(default=frozenset())
     """Tensors that stay in float32 at least, whatever dtype is asked for: a norm's 1 + w."""
     files: Sequence[tuple[str, FileTensor]] = ()
-    """All tensors of its files, each with the name of the first of ours that it holds, which is empty for what is no
-    weight, such as a mask. Empty for a decoder that is in memory."""
+    """All tensors of its files, each with the name of the first of ours that it holds, which is
+    empty for what is no weight, such as a mask. Empty for a decoder that is in memory.
+    """
 
     def dtype_of(self, name: str, requested: torch.dtype | None) -> torch.dtype:
         """Return the dtype in which a tensor of numbers is loaded where ``requested`` is asked for."""
@@ -89,12 +91,18 @@ def expanded(tensor: LazyTensor) -> LazyTensor:
 
 
 def in_numbers(decoder: LazyDecoder) -> LazyDecoder:
-    """Return a decoder whose tensors are all read as numbers of their dtype, however they are stored."""
-    return replace(decoder, tensors={name: expanded(tensor) for name, tensor in decoder.tensors.items()})
+    """Return a decoder whose tensors are all read as numbers of their dtype, however they are
+    stored.
+    """
+    return replace(
+        decoder, tensors={name: expanded(tensor) for name, tensor in decoder.tensors.items()}
+    )
 
 
 class Together:
-    """Tensors that are computed together; each is kept until it is taken. Threads may take them at once."""
+    """Tensors that are computed together; each is kept until it is taken. Threads may take them at
+    once.
+    """
 
     def __init__(self, compute: Callable[[], Mapping[Any, Tensor]]) -> None:
         self._compute = compute
@@ -113,11 +121,15 @@ class Together:
 def converted(
     tensors: Mapping[str, LazyTensor], convert: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> dict[str, LazyTensor]:
-    """Return what ``convert`` makes of some tensors together; shapes are those that it makes on the device meta."""
+    """Return what ``convert`` makes of some tensors together; shapes are those that it makes on the
+    device meta.
+    """
     empty = {name: _on_meta(tensor) for name, tensor in tensors.items()}
     outputs = Together(lambda: convert({name: tensor.read() for name, tensor in tensors.items()}))
     return {
-        name: LazyTensor(list(output.shape), KINDS[output.dtype], output.dtype, partial(outputs.take, name))
+        name: LazyTensor(
+            list(output.shape), KINDS[output.dtype], output.dtype, partial(outputs.take, name)
+        )
         for name, output in convert(empty).items()
     }
 

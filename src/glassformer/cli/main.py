@@ -1,7 +1,8 @@
-"""The ``glassformer`` command: finds the sub-command, parses its flags, runs it, and prints an error as one line.
+"""The ``glassformer`` command: finds the sub-command, parses its flags, runs it, and prints an
+error as one line.
 
-This module imports neither torch nor tyro, and no command's flags import torch, so that ``--help`` answers at once. A
-command's module is imported when its flags are parsed.
+This module imports neither torch nor tyro, and no command's flags import torch, so that ``--help``
+answers at once. A command's module is imported when its flags are parsed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from glassformer import __version__
 from glassformer.allocator import keep_freed_memory
-from glassformer.errors import InputError, first_line, naming_extras, require
+from glassformer.errors import InputError, first_line, naming_extras
 from glassformer.files import local_path
 from glassformer.text import known_name, one_line
 
@@ -41,7 +42,9 @@ NARROWEST = 20
 
 @dataclass(frozen=True)
 class Command:
-    """A sub-command: its line in ``--help``, the class that parses its flags, and the module whose main runs it."""
+    """A sub-command: its line in ``--help``, the class that parses its flags, and the module whose
+    main runs it.
+    """
 
     summary: str
     flags: str
@@ -49,23 +52,57 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {
-    name: Command(summary, f"glassformer.cli.{flags}", f"glassformer.cli.commands.{name.replace('-', '_')}")
+    name: Command(
+        summary, f"glassformer.cli.{flags}", f"glassformer.cli.commands.{name.replace('-', '_')}"
+    )
     for name, flags, summary in (
         ("lab", "flags.LabFlags", "run a lab from start to end and write its report"),
-        ("course", "flags.CourseFlags", "write a lab's notebook with blanks and checks, and grade notebooks"),
+        (
+            "course",
+            "flags.CourseFlags",
+            "write a lab's notebook with blanks and checks, and grade notebooks",
+        ),
         ("models", "flags.ModelsFlags", "list the models with short names and the bundled ones"),
         ("train", "train_flags.TrainFlags", "train a decoder on a text file or on the recurrence"),
         ("generate", "flags.GenerateFlags", "continue a prompt with a trained or released decoder"),
         ("chat", "flags.ChatFlags", "talk with a language model"),
         ("classify", "flags.ClassifyFlags", "print the class of texts, and which tokens mattered"),
-        ("explore", "flags.ExploreFlags", "look inside models in the browser, or save the page as one file"),
-        ("capture", "flags.CaptureFlags", "print or save what a language model computes while it reads a text"),
-        ("intervene", "flags.InterveneFlags", "change parts of a language model and print what it says then"),
-        ("design", "flags.DesignFlags", "build an attention head that solves a task, with its proof"),
-        ("program", "flags.ProgramFlags", "compile a program into a transformer, prove it, and run it on a text"),
+        (
+            "explore",
+            "flags.ExploreFlags",
+            "look inside models in the browser, or save the page as one file",
+        ),
+        (
+            "capture",
+            "flags.CaptureFlags",
+            "print or save what a language model computes while it reads a text",
+        ),
+        (
+            "intervene",
+            "flags.InterveneFlags",
+            "change parts of a language model and print what it says then",
+        ),
+        (
+            "design",
+            "flags.DesignFlags",
+            "build an attention head that solves a task, with its proof",
+        ),
+        (
+            "program",
+            "flags.ProgramFlags",
+            "compile a program into a transformer, prove it, and run it on a text",
+        ),
         ("info", "flags.InfoFlags", "print what a model's files contain and the memory they need"),
-        ("convert", "flags.ConvertFlags", "write weights in another layout: Hugging Face's, OpenAI's, ours"),
-        ("verify", "flags.VerifyFlags", "check whether an attention head solves a task, on every sequence"),
+        (
+            "convert",
+            "flags.ConvertFlags",
+            "write weights in another layout: Hugging Face's, OpenAI's, ours",
+        ),
+        (
+            "verify",
+            "flags.VerifyFlags",
+            "check whether an attention head solves a task, on every sequence",
+        ),
     )
 }
 
@@ -73,7 +110,9 @@ COMMANDS: dict[str, Command] = {
 def help_text() -> str:
     """What ``glassformer --help`` prints."""
     width = max(map(len, COMMANDS))
-    commands = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
+    commands = "\n".join(
+        f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()
+    )
     return f"""usage: glassformer [--help] [--version] [--debug] COMMAND ...
 
 Transformers you can see through: design, train, look inside and run attention models.
@@ -89,7 +128,9 @@ options:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the sub-command named first in ``arguments`` with the rest of them; return its exit status."""
+    """Run the sub-command named first in ``arguments`` with the rest of them; return its exit
+    status.
+    """
     if not arguments:
         print(help_text(), file=sys.stderr, end="")
         return EXIT_INPUT
@@ -105,9 +146,14 @@ def run(arguments: Sequence[str]) -> int:
         raise InputError(f"'{first}'", f"a known {kind}", known_name(first, known))
     flags = parse(first, rest)
     if first == "explore" and sys.stderr.isatty():  # before torch is imported, which takes seconds
-        print(f"loading {'the models' if flags.run is None else one_line(flags.run)} ...", file=sys.stderr, flush=True)
-    # Threads of GNU OpenMP, which reads this with torch, wait awake for milliseconds: hundreds of times a token where
-    # other programs interrupt one of them. In training, whose products are short, waking threads would cost more.
+        print(
+            f"loading {'the models' if flags.run is None else one_line(flags.run)} ...",
+            file=sys.stderr,
+            flush=True,
+        )
+    # Threads of GNU OpenMP, which reads this with torch, wait awake for milliseconds: hundreds of
+    # times a token where other programs interrupt one of them. In training, whose products are
+    # short, waking threads would cost more.
     if first not in ("train", "lab") and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     with naming_extras("labs" if first == "lab" else None):  # which needs several
@@ -124,10 +170,19 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
     module, _, flags = COMMANDS[name].flags.rpartition(".")
     flags_class = getattr(importlib.import_module(module), flags)
     # Of a flag with several values tyro would keep those of the last time.
-    several = (each.name for each in getattr(flags_class, "__dataclass_fields__", {}).values() if each.default == ())
+    several = (
+        each.name
+        for each in getattr(flags_class, "__dataclass_fields__", {}).values()
+        if each.default == ()
+    )
     for flag in (f"--{name.replace('_', '-')}" for name in several):
         times = sum(each.partition("=")[0] == flag for each in arguments)
-        require(times < 2, f"{flag} {times} times", "it once", f"Write all values after one {flag}.")
+        if not times < 2:
+            raise InputError(
+                got=f"{flag} {times} times",
+                expected="it once",
+                fix=f"Write all values after one {flag}.",
+            )
     read = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
     printed = io.StringIO()
     try:
@@ -147,7 +202,9 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
 
 
 def _refusal(ended: SystemExit) -> InputError | None:
-    """The error of the flags' class for which tyro ends the process; tyro would print the name of the class with it."""
+    """The error of the flags' class for which tyro ends the process; tyro would print the name of
+    the class with it.
+    """
     error = ended.__context__
     while error is not None and not isinstance(error, InputError):
         error = error.__context__
@@ -155,15 +212,22 @@ def _refusal(ended: SystemExit) -> InputError | None:
 
 
 def _read_as_flags(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that are read as flags and are none: no command has flags of one dash but ``-h``."""
-    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    """Return the arguments that are read as flags and are none: no command has flags of one dash
+    but ``-h``.
+    """
+    if "--" in arguments:
+        before = arguments[: arguments.index("--")]
+    else:
+        before = arguments
     return [each for each in before if re.match("-[^-]", each) and each != "-h"]
 
 
 def path_registry() -> ConstructorRegistry:
-    """Return the registry by which tyro reads flags of the type Path with :func:`~glassformer.files.local_path`.
+    """Return the registry by which tyro reads flags of the type Path with
+    :func:`~glassformer.files.local_path`.
 
-    Shells leave a ``~`` behind ``--flag=`` and between quotes. Of choices or None it keeps the order, which tyro draws.
+    Shells leave a ``~`` behind ``--flag=`` and between quotes. Of choices or None it keeps the
+    order, which tyro draws.
     """
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
@@ -203,24 +267,30 @@ def path_registry() -> ConstructorRegistry:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script: run ``arguments`` (by default the process's own) and return the exit status.
+    """The console script: run ``arguments`` (by default the process's own) and return the exit
+    status.
 
-    Status 0 is success, 1 a failure of the system (no space, no permission) or of the command, 2 an argument that
-    cannot be used, 130 an interruption from the keyboard; one line on standard error says why. ``--debug`` as the first
-    argument, or ``GLASSFORMER_DEBUG=1``, lets errors through with their traceback.
+    Status 0 is success, 1 a failure of the system (no space, no permission) or of the command, 2 an
+    argument that cannot be used, 130 an interruption from the keyboard; one line on standard error
+    says why. ``--debug`` as the first argument, or ``GLASSFORMER_DEBUG=1``, lets errors through
+    with their traceback.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     if arguments[:1] == ["--debug"]:
-        debug, arguments = True, arguments[1:]
+        debug = True
+        arguments = arguments[1:]
     keep_freed_memory()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # it was closed, and its number would be that of the next file
+        if (
+            getattr(sys, name) is None
+        ):  # it was closed, and its number would be that of the next file
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays open
     try:
         return run(arguments)
     except BrokenPipeError:
-        # The reader of the output has exited, as `head` does; Python would complain again on closing the stream.
+        # The reader of the output has exited, as `head` does; Python would complain again on
+        # closing the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except (InputError, OSError, MemoryError, RuntimeError) as error:
@@ -229,13 +299,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if str(error).startswith("Symlink loop"):  # of Path.resolve()
             error = InputError(str(error), "a path that leads somewhere", "Check the path.")
         if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
-            error = OSError(f"not enough memory ({first_line(error)}). Choose smaller sizes, or close other programs.")
+            error = OSError(
+                f"not enough memory ({first_line(error)}). Choose smaller sizes, or close other "
+                "programs."
+            )
         if not isinstance(error, InputError | OSError):
             raise
         # The message may quote an untrusted file, which must not control the terminal.
         text = str(error)
-        print(f"glassformer: error: {text if text.isprintable() else one_line(text)}", file=sys.stderr)
-        return EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
+        print(
+            f"glassformer: error: {text if text.isprintable() else one_line(text)}", file=sys.stderr
+        )
+        if isinstance(error, InputError):
+            return EXIT_INPUT
+        return EXIT_FAILED
     except KeyboardInterrupt:
         if debug:
             raise

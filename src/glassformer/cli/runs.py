@@ -7,7 +7,7 @@ from typing import Any
 
 from glassformer.checkpoints.decoders import is_run
 from glassformer.checkpoints.tensor_files import read_json
-from glassformer.errors import InputError, first_line, require
+from glassformer.errors import InputError, first_line
 from glassformer.models import DecoderConfig
 from glassformer.training import TrainingConfig
 from glassformer.training.run_directory import RunDirectory
@@ -29,13 +29,20 @@ def read_run(directory: Path) -> StoredRun:
     """The run in ``directory``, which must be there."""
     path = RunDirectory(directory).config_file
     stored = read_json(path) if path.is_file() else {}
-    fix = "Correct the path, or start a run there: glassformer train --data FILE --run DIR."
-    require(is_run(stored), f"--run {directory}, which holds no run", "the directory of a run", fix)
+    if not is_run(stored):
+        raise InputError(
+            got=f"--run {directory}, which holds no run",
+            expected="the directory of a run",
+            fix="Correct the path, or start a run there: glassformer train --data FILE --run DIR.",
+        )
     try:
         described = dict(stored["description"])
-        model, data = DecoderConfig.from_json(json.dumps(described.pop("model"))), described.pop("data")
+        model = DecoderConfig.from_json(json.dumps(described.pop("model")))
+        data = described.pop("data")
         training = TrainingConfig.from_json(json.dumps(stored["training"]))
-        return StoredRun(training, model, data | {"kind": data["kind"]}, described)  # no data without one
+        return StoredRun(
+            training, model, data | {"kind": data["kind"]}, described
+        )  # no data without one
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{path}, which describes no decoder and its data ({_reason(error)})",
@@ -47,4 +54,6 @@ def read_run(directory: Path) -> StoredRun:
 def _reason(error: Exception) -> str:
     if isinstance(error, InputError):
         return error.got
-    return f"no {error}" if isinstance(error, KeyError) else first_line(error)
+    if isinstance(error, KeyError):
+        return f"no {error}"
+    return first_line(error)

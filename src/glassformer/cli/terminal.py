@@ -14,8 +14,8 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def write(text: str, out: Any = None) -> None:
     """Print ``text`` on ``out`` (None: standard output) at once, without a line end.
 
-    Characters that the encoding lacks become question marks. On a terminal, control characters except tabs and line
-    ends become U+FFFD, so that generated text cannot control it.
+    Characters that the encoding lacks become question marks. On a terminal, control characters
+    except tabs and line ends become U+FFFD, so that generated text cannot control it.
     """
     out = sys.stdout if out is None else out
     if out.isatty():
@@ -34,7 +34,8 @@ def text_or_input(text: str) -> str:
     """``text``; of "-" the text of standard input, whose last line end is left out."""
     if text != "-":
         return text
-    expected, fix = "a text in UTF-8", "Pass it through a pipe, or write the text instead of -."
+    expected = "a text in UTF-8"
+    fix = "Pass it through a pipe, or write the text instead of -."
     content = sys.stdin.buffer.read()
     try:
         read = content.decode("utf-8")
@@ -51,7 +52,10 @@ class Stopwatch:
     """Measures the time to the first token and the tokens per second after it."""
 
     def __init__(self, read: int = 0) -> None:
-        self.read, self.generated, self.seconds_to_first, self.seconds = read, 0, 0.0, 0.0
+        self.read = read
+        self.generated = 0
+        self.seconds_to_first = 0.0
+        self.seconds = 0.0
 
     def timed(self, tokens: Iterable[int]) -> Iterator[int]:
         """The same tokens."""
@@ -67,7 +71,9 @@ class Stopwatch:
         """One line; empty if no token was generated."""
         if self.generated == 0:
             return ""
-        line = f"{self.read} tokens read in {self.seconds_to_first:.1f} s, {self.generated} generated"
+        line = (
+            f"{self.read} tokens read in {self.seconds_to_first:.1f} s, {self.generated} generated"
+        )
         later = self.seconds - self.seconds_to_first
         if self.generated > 1 and later > 0:
             # The first token is part of reading the prompt.

@@ -13,15 +13,16 @@ from tyro.conf import AvoidSubcommands, FlagCreatePairsOff, SuppressFixed
 
 from glassformer.cli import RECURRENCE
 from glassformer.config import Count, NonNegative, Positive, Seed, Size, config
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.files import local_path
 from glassformer.layers.options import RopeScaling
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training.config import TrainingConfig
 
 
-# Subclasses, because tyro reads flags off a class: the same fields with the defaults of a small model. Where a field's
-# default factory is its type, tyro makes no instance for --help, which would import pydantic.
+# Subclasses, because tyro reads flags off a class: the same fields with the defaults of a small
+# model. Where a field's default factory is its type, tyro makes no instance for --help, which would
+# import pydantic.
 @config
 class ModelFlags(DecoderConfig):
     """The parts of the model; its vocabulary is that of the data."""
@@ -56,7 +57,8 @@ class TrainFlags:
 
     For example:
       glassformer train --data FILE --run runs/mine
-      glassformer train --data recurrence --run runs/experts --model.num-experts 8 --model.balance-experts
+      glassformer train --data recurrence --run runs/experts --model.num-experts 8
+      --model.balance-experts
 
     Common options:
       --data, --run, --resume, --seq-len                       what is trained, and where
@@ -65,18 +67,22 @@ class TrainFlags:
       --training.steps, --training.batch-size                  length of the training
       --training.learning-rate, --training.optimizer           its updates
 
-    The defaults make a small model that a laptop can train. Ctrl-C saves the run, and 'glassformer train --run DIR
-    --resume' continues it.
+    The defaults make a small model that a laptop can train. Ctrl-C saves the run, and 'glassformer
+    train --run DIR --resume' continues it.
     """
 
     data: Annotated[str, tyro.conf.arg(metavar="FILE|recurrence")]
-    """A text file, read as bytes; or 'recurrence': sequences from hidden rules, whose best accuracy is known."""
+    """A text file, read as bytes; or 'recurrence': sequences from hidden rules, whose best accuracy
+    is known.
+    """
 
     run: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """Directory for the configuration, metrics, checkpoints and the best model."""
 
     resume: bool = False
-    """Continue the run in the directory; the flags it was started with become the defaults, --data included."""
+    """Continue the run in the directory; the flags it was started with become the defaults, --data
+    included.
+    """
 
     seq_len: Size | None = None
     """Tokens the model reads of each sequence. None: 256 of a text, 64 of the recurrence."""
@@ -91,12 +97,12 @@ class TrainFlags:
     training: TrainingFlags = field(default_factory=TrainingFlags)
 
     def __post_init__(self) -> None:
-        require(
-            self.model.num_experts is not None or not self.model.balance_experts,
-            "--model.balance-experts without experts",
-            "both or none",
-            "Pass --model.num-experts 8, for example.",
-        )
+        if self.model.num_experts is None and self.model.balance_experts:
+            raise InputError(
+                got="--model.balance-experts without experts",
+                expected="both or none",
+                fix="Pass --model.num-experts 8, for example.",
+            )
 
     @classmethod
     def parse(cls, args: Sequence[str], prog: str) -> TrainFlags:
@@ -125,12 +131,12 @@ def _flags_of(directory: Path) -> TrainFlags:
     from glassformer.cli.runs import read_run  # imports torch
 
     stored = read_run(directory)
-    require(
-        stored.options.keys() == {"seed", "balance_weight"},
-        f"--run {directory} with {sorted(stored.options)} in its description",
-        "seed and balance_weight, as in a run of 'glassformer train'",
-        "Continue the run with the program that started it.",
-    )
+    if stored.options.keys() != {"seed", "balance_weight"}:
+        raise InputError(
+            got=f"--run {directory} with {sorted(stored.options)} in its description",
+            expected="seed and balance_weight, as in a run of 'glassformer train'",
+            fix="Continue the run with the program that started it.",
+        )
     return TrainFlags(
         data=stored.data.get("path", RECURRENCE),
         run=directory,

@@ -14,7 +14,7 @@ from torch import Tensor
 from glassformer.cli import RECURRENCE, TEXT
 from glassformer.data.bayes import optimal_accuracy
 from glassformer.data.recurrence import RecurrenceConfig, fresh_batch, make_split
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.files import local_path
 from glassformer.training.task import Batch, mix_seed
 from glassformer.untrusted import require_regular
@@ -33,12 +33,14 @@ class TrainingData:
     Args:
         vocab_size: Number of different tokens.
         seq_len: Tokens that a model reads of each sequence; it holds one more, the last to predict.
-        batches: ``batches(step, size)`` gives ``{"tokens": [size, seq_len + 1]}``, a function of both and of a seed.
+        batches: ``batches(step, size)`` gives ``{"tokens": [size, seq_len + 1]}``, a function of
+            both and of a seed.
         evaluation: Sequences that training never sees.
         metric: The metric that selects the best model.
         description: Stored with the run, as JSON values.
         summary: The same in one readable line.
-        optimal_accuracy: The best that any model can expect on ``evaluation``, in [0, 1]; None if unknown.
+        optimal_accuracy: The best that any model can expect on ``evaluation``, in [0, 1]; None if
+            unknown.
     """
 
     vocab_size: int
@@ -52,22 +54,32 @@ class TrainingData:
 
 
 def open_data(name: str, seq_len: int | None, seed: int) -> TrainingData:
-    """The data that ``name`` stands for: "recurrence", or the path of a text file (``./recurrence`` for that name).
+    """The data that ``name`` stands for: "recurrence", or the path of a text file (``./recurrence``
+    for that name).
 
     A model reads ``seq_len`` tokens of each sequence; None: 256 of a text, 64 of the recurrence.
     """
     if name == RECURRENCE:
-        config = RecurrenceConfig() if seq_len is None else RecurrenceConfig(seq_len=seq_len)
+        if seq_len is None:
+            config = RecurrenceConfig()
+        else:
+            config = RecurrenceConfig(seq_len=seq_len)
         return recurrence_data(config, seed)
     return text_data(local_path(name), seq_len or _TEXT_SEQ_LEN, seed)
 
 
 def recurrence_data(config: RecurrenceConfig, seed: int) -> TrainingData:
-    """New sequences of the recurrence at every step; 1,000 sequences and their generators are kept for evaluation."""
+    """New sequences of the recurrence at every step; 1,000 sequences and their generators are kept
+    for evaluation.
+    """
     held_out = make_split(config, num_train=1, num_test=HELD_OUT_RECURRENCES, seed=seed).test
 
     def batches(step: int, size: int) -> Batch:
-        return {"tokens": fresh_batch(config, size, seed=seed, step=step, excluded=held_out.generators).tokens}
+        return {
+            "tokens": fresh_batch(
+                config, size, seed=seed, step=step, excluded=held_out.generators
+            ).tokens
+        }
 
     return TrainingData(
         vocab_size=config.vocab_size,
@@ -83,9 +95,11 @@ def recurrence_data(config: RecurrenceConfig, seed: int) -> TrainingData:
 
 
 def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
-    """The bytes of a file as tokens: random crops of its first nine tenths; the last tenth is for evaluation.
+    """The bytes of a file as tokens: random crops of its first nine tenths; the last tenth is for
+    evaluation.
 
-    Evaluation runs over the last tenth from end to end, or over 256 sequences spread evenly in it if it holds more.
+    Evaluation runs over the last tenth from end to end, or over 256 sequences spread evenly in it
+    if it holds more.
     """
     try:
         require_regular(path)
@@ -99,11 +113,12 @@ def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
     text = torch.from_numpy(content)
     held_out = len(text) // 10
     learned = len(text) - held_out
-    got = f"{path} of {len(text):,} bytes with sequences of {seq_len} + 1"
-    expected = (
-        f"at least {10 * (seq_len + 1):,} bytes, so that the last tenth, held out for evaluation, holds a sequence"
-    )
-    require(held_out > seq_len, got, expected, "Give a longer text, or shorter sequences with --seq-len.")
+    if not held_out > seq_len:
+        raise InputError(
+            got=f"{path} of {len(text):,} bytes with sequences of {seq_len} + 1",
+            expected=f"at least {10 * (seq_len + 1):,} bytes, so that the last tenth, held out for evaluation, holds a sequence",
+            fix="Give a longer text, or shorter sequences with --seq-len.",
+        )
 
     def batches(step: int, size: int) -> Batch:
         generator = torch.Generator().manual_seed(mix_seed(seed, step, purpose="crops"))

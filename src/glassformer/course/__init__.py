@@ -1,4 +1,6 @@
-"""The four labs as a course: notebooks with blanks, checks that show the smallest failing case, and grading."""
+"""The four labs as a course: notebooks with blanks, checks that show the smallest failing case, and
+grading.
+"""
 
 from glassformer.course.checking import Exercise, Judgement, Lesson, Verdict, WrongAnswer, lesson
 

@@ -1,7 +1,8 @@
-"""Checks: an answer is compared with the library's form on cases of growing size, or judged for every input.
+"""Checks: an answer is compared with the library's form on cases of growing size, or judged for
+every input.
 
-An answer runs in the process of the student who wrote it. A check leaves no trace: random states, settings and the
-streams of output are what they were.
+An answer runs in the process of the student who wrote it. A check leaves no trace: random states,
+settings and the streams of output are what they were.
 """
 
 import functools
@@ -23,7 +24,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glassformer.course.comparing import Difference, array, arrays, difference, kind, mapped, one_line, tensors
+from glassformer.course.comparing import (
+    Difference,
+    array,
+    arrays,
+    difference,
+    kind,
+    mapped,
+    one_line,
+    tensors,
+)
 from glassformer.course.isolation import start_run, unchanged
 from glassformer.course.lessons import Fault, checked_names, lab_name, points, read_faults
 from glassformer.course.lessons import answer as lesson_answer
@@ -44,7 +54,9 @@ Case: TypeAlias = Any
 
 
 class ValuesAlone(tuple[Any, ...]):
-    """A case whose gradients are not compared: they cancel but for rounding, or depend on a choice that is free."""
+    """A case whose gradients are not compared: they cancel but for rounding, or depend on a choice
+    that is free.
+    """
 
 
 class Built(NamedTuple):
@@ -63,14 +75,17 @@ def call(answer: Any, case: Case) -> Any:
 
 @dataclass(frozen=True)
 class ModuleRun:
-    """How a class is run: a module of the first part of a case, its sizes, is called with the rest of the case.
+    """How a class is run: a module of the first part of a case, its sizes, is called with the rest
+    of the case.
 
-    Sizes are a tuple or a dictionary. A dropout of 0 or 1 among them is at work: the module is in training mode, and
-    the result does not depend on how random numbers are drawn. Otherwise dropout is off.
+    Sizes are a tuple or a dictionary. A dropout of 0 or 1 among them is at work: the module is in
+    training mode, and the result does not depend on how random numbers are drawn. Otherwise dropout
+    is off.
 
     Args:
         make: ``make(answer, sizes)`` is the module.
-        initial: Weights that are compared as they are before any training, too, after ``torch.manual_seed(0)``.
+        initial: Weights that are compared as they are before any training, too, after
+            ``torch.manual_seed(0)``.
     """
 
     make: Callable[[Any, Any], nn.Module] = call
@@ -81,7 +96,9 @@ class ModuleRun:
         sizes, *inputs = case
         module = self.make(answer, sizes)
         parameters = dict(module.named_parameters())
-        initial = {name: parameters[name].detach().clone() for name in self.initial if name in parameters}
+        initial = {
+            name: parameters[name].detach().clone() for name in self.initial if name in parameters
+        }
         built = run_module(module, *inputs, training=_drops(sizes))
         if not initial:
             return built
@@ -91,7 +108,9 @@ class ModuleRun:
         """The output of a module that exists, in training mode where that may change nothing."""
         sizes, *inputs = case
         may_drop = "dropout" in _parameters(type(module))
-        return run_module(module, *inputs, training=_drops(sizes) or (training and not may_drop)).output
+        return run_module(
+            module, *inputs, training=_drops(sizes) or (training and not may_drop)
+        ).output
 
 
 build = ModuleRun()
@@ -109,7 +128,8 @@ def _drops(sizes: Any) -> bool:
 def run_module(module: nn.Module, *inputs: Any, training: bool = False) -> Built:
     """The output of a module with weights that its parameters' names and the inputs determine.
 
-    Weights have the dtype of the first input of floating-point numbers. A module without weights stays as it is.
+    Weights have the dtype of the first input of floating-point numbers. A module without weights
+    stays as it is.
     """
     floating = [tensor.dtype for _, tensor in tensors(inputs) if tensor.is_floating_point()]
     dtype = floating[0] if floating else torch.float32
@@ -128,7 +148,9 @@ def run_module(module: nn.Module, *inputs: Any, training: bool = False) -> Built
             weight.copy_(drawn / weight.shape[-1] ** 0.5 if weight.ndim > 1 else 0.5 + 0.3 * drawn)
     before = {name: weight.detach().clone() for name, weight in weights.items()}
     output = module(*inputs)
-    changed = [name for name, weight in weights.items() if not torch.equal(weight.detach(), before[name])]
+    changed = [
+        name for name, weight in weights.items() if not torch.equal(weight.detach(), before[name])
+    ]
     return Built(output, weights, changed[0] if changed else None)
 
 
@@ -139,13 +161,15 @@ class Exercise:
     Args:
         name: The grade_id of its cell, unique in the lab.
         expected: The library's form of it.
-        cases: Arguments for a generator of random numbers: a tuple, or a dictionary of named ones, smallest first.
-            Batches of several examples show whether one depends on another.
-        run: Runs an answer on a case: :func:`call`, a :class:`ModuleRun` such as ``build``, or what an exercise needs.
-        tolerance: Largest difference, relative to the largest magnitude; 1e-9 for arrays of float64.
+        cases: Arguments for a generator of random numbers: a tuple, or a dictionary of named ones,
+            smallest first. Batches of several examples show whether one depends on another.
+        run: Runs an answer on a case: :func:`call`, a :class:`ModuleRun` such as ``build``, or what
+            an exercise needs.
+        tolerance: Largest difference, relative to the largest magnitude; 1e-9 for arrays of
+            float64.
         gradients: Whether gradients are compared, of floating inputs and of a module's weights.
-        same_dtype: Whether the result's dtype has to be the expected one, and a number must not be a tensor; otherwise
-            its kind has to.
+        same_dtype: Whether the result's dtype has to be the expected one, and a number must not be
+            a tensor; otherwise its kind has to.
         names: The parts of a case for a message, where they are not the arguments of the answer.
     """
 
@@ -161,7 +185,9 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is said of an answer that is data: whether it is right for every input, and if not, where it fails."""
+    """What is said of an answer that is data: whether it is right for every input, and if not,
+    where it fails.
+    """
 
     passed: bool
     message: str
@@ -169,7 +195,9 @@ class Judgement:
 
 
 def plain(answer: Any) -> Any:
-    """An answer as JSON values: tensors and arrays become lists of numbers, dataclasses dictionaries."""
+    """An answer as JSON values: tensors and arrays become lists of numbers, dataclasses
+    dictionaries.
+    """
     if is_dataclass(answer) and not isinstance(answer, type):
         return {each.name: plain(getattr(answer, each.name)) for each in fields(answer)}
     if isinstance(answer, Tensor | np.ndarray | np.generic):
@@ -189,8 +217,9 @@ class Verdict:
 
     Args:
         name: The grade_id of its cell, unique in the lab.
-        judge: ``judge(data, seed)`` decides for every input; ``seed`` gives the variant. What it cannot decide does
-            not pass, and the message says so. It must take any JSON value without running anything of it.
+        judge: ``judge(data, seed)`` decides for every input; ``seed`` gives the variant. What it
+            cannot decide does not pass, and the message says so. It must take any JSON value
+            without running anything of it.
     """
 
     name: str
@@ -228,7 +257,8 @@ def outcome(exercise: Exercise, answer: Any, case: Case) -> Outcome:
         if changed_weight is not None:
             return Outcome(value, changed_weight=changed_weight)
         for (name, before), (_, after) in zip(arrays(case), arrays(given), strict=True):
-            one, other = array(before), array(after)
+            one = array(before)
+            other = array(after)
             if not np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"):
                 return Outcome(value, modified=name)
         shapes = {name: list(weight.shape) for name, weight in weights.items()}
@@ -256,13 +286,18 @@ def _parts(result: Any) -> Built:
 
 
 def _gradients(exercise: Exercise, answer: Any, case: Case) -> dict[str, Tensor]:
-    given = mapped(lambda each: each.detach().clone().requires_grad_(each.is_floating_point()), case)
+    given = mapped(
+        lambda each: each.detach().clone().requires_grad_(each.is_floating_point()), case
+    )
     start_run()
     output, weights, _ = _parts(exercise.run(answer, given))
     wanted = {name: each for name, each in tensors(given) if each.requires_grad} | weights
     results = [each for _, each in tensors(output) if each.is_floating_point()]
     generator = torch.Generator().manual_seed(1)
-    directions = [torch.randn(each.shape, generator=generator, dtype=torch.float64).to(each.dtype) for each in results]
+    directions = [
+        torch.randn(each.shape, generator=generator, dtype=torch.float64).to(each.dtype)
+        for each in results
+    ]
     pairs = [pair for pair in zip(results, directions, strict=True) if pair[0].requires_grad]
     if not wanted or not pairs:
         return {}
@@ -278,11 +313,21 @@ def compared(exercise: Exercise, expected: Outcome, found: Outcome) -> Differenc
     """The first difference of two outcomes; of two errors, their types and messages."""
     faults = [(repr(one.error), one.modified, one.changed_weight) for one in (expected, found)]
     if expected.error or found.error or faults[0] != faults[1]:
-        return None if faults[0] == faults[1] else Difference("", None, None, "")
-    wanted = {name: shape for name, shape in expected.weights.items() if found.weights.get(name) != shape}
+        if faults[0] == faults[1]:
+            return None
+        return Difference("", None, None, "")
+    wanted = {
+        name: shape for name, shape in expected.weights.items() if found.weights.get(name) != shape
+    }
     if wanted:
-        others = {name: shape for name, shape in found.weights.items() if expected.weights.get(name) != shape}
-        text = f"expected the weights {_weights(wanted)}, found {_weights(others) or 'none of them'}"
+        others = {
+            name: shape
+            for name, shape in found.weights.items()
+            if expected.weights.get(name) != shape
+        }
+        text = (
+            f"expected the weights {_weights(wanted)}, found {_weights(others) or 'none of them'}"
+        )
         return Difference("", None, None, text)
     first = difference(expected.value, found.value, exercise.tolerance, exercise.same_dtype)
     if first or not expected.gradients:
@@ -293,7 +338,8 @@ def compared(exercise: Exercise, expected: Outcome, found: Outcome) -> Differenc
         first = difference(grad, found.gradients[name], exercise.tolerance)
         if first is not None:
             return first._replace(
-                part=f" gradient of {name}", text=f"values are right, gradients are not: {first.text}"
+                part=f" gradient of {name}",
+                text=f"values are right, gradients are not: {first.text}",
             )
     return None
 
@@ -317,9 +363,15 @@ class Failure:
     """Whether it is wrong in training mode alone."""
 
     def order(self, exercise: Exercise) -> tuple[bool, int, int]:
-        """Wrong values come before wrong gradients, which say less, and small cases before large ones."""
+        """Wrong values come before wrong gradients, which say less, and small cases before large
+        ones.
+        """
         first = compared(exercise, self.expected, self.found)
-        return first is not None and first.part.startswith(" gradient"), case_size(self.case), self.number
+        return (
+            first is not None and first.part.startswith(" gradient"),
+            case_size(self.case),
+            self.number,
+        )
 
 
 def case_size(case: Case) -> int:
@@ -341,7 +393,8 @@ def expected_again(exercise: Exercise, seed: int) -> list[Outcome]:
     if isinstance(exercise.run, ModuleRun):
         run = exercise.run
         return [
-            _called(run, run.make(exercise.expected, case[0]), case, training=False) for case in drawn(exercise, seed)
+            _called(run, run.make(exercise.expected, case[0]), case, training=False)
+            for case in drawn(exercise, seed)
         ]
     return expected_outcomes(replace(exercise, gradients=False), seed)
 
@@ -349,10 +402,12 @@ def expected_again(exercise: Exercise, seed: int) -> list[Outcome]:
 def wrong_when_called_again(exercise: Exercise, answer: Any, seed: int) -> Failure | None:
     """The first failure of a second round: cases of the same sizes with other numbers.
 
-    A function is called on them as before. Of a class, one module is made for each size and dtype before any is called,
-    and each is called on all of its cases, up and down, in training mode and out of it.
+    A function is called on them as before. Of a class, one module is made for each size and dtype
+    before any is called, and each is called on all of its cases, up and down, in training mode and
+    out of it.
     """
-    cases, expected = list(drawn(exercise, seed)), expected_again(exercise, seed)
+    cases = list(drawn(exercise, seed))
+    expected = expected_again(exercise, seed)
     if not isinstance(exercise.run, ModuleRun):
         for number, case in enumerate(cases):
             found = outcome(replace(exercise, gradients=False), answer, case)
@@ -384,14 +439,21 @@ def _called(run: ModuleRun, module: nn.Module, case: Case, training: bool) -> Ou
     try:
         start_run()
         with torch.no_grad():
-            output = run.again(module, mapped(lambda tensor: tensor.detach().clone(), case), training)
+            output = run.again(
+                module, mapped(lambda tensor: tensor.detach().clone(), case), training
+            )
         return Outcome(mapped(lambda tensor: tensor.detach().clone(), output))
     except (Exception, SystemExit) as error:
         return Outcome(error=error)
 
 
 def _reduced(
-    exercise: Exercise, answer: Any, failure: Failure, cases: list[Case], expected: list[Outcome], training: bool
+    exercise: Exercise,
+    answer: Any,
+    failure: Failure,
+    cases: list[Case],
+    expected: list[Outcome],
+    training: bool,
 ) -> Failure:
     """The smallest failure of a new module that is called once, or else twice."""
     assert isinstance(exercise.run, ModuleRun)
@@ -400,9 +462,13 @@ def _reduced(
     for number in by_size:
         found = _called(run, run.make(answer, cases[number][0]), cases[number], training)
         if compared(exercise, expected[number], found) is not None:
-            evaluated = _called(run, run.make(answer, cases[number][0]), cases[number], training=False)
+            evaluated = _called(
+                run, run.make(answer, cases[number][0]), cases[number], training=False
+            )
             right_in_evaluation = compared(exercise, expected[number], evaluated) is None
-            return Failure(number + 1, cases[number], expected[number], found, in_training=right_in_evaluation)
+            return Failure(
+                number + 1, cases[number], expected[number], found, in_training=right_in_evaluation
+            )
     for number in by_size:
         for before in by_size:
             if _module_key(cases[before]) == _module_key(cases[number]):
@@ -410,17 +476,22 @@ def _reduced(
                 _called(run, module, cases[before], training)
                 found = _called(run, module, cases[number], training)
                 if compared(exercise, expected[number], found) is not None:
-                    return Failure(number + 1, cases[number], expected[number], found, cases[before])
+                    return Failure(
+                        number + 1, cases[number], expected[number], found, cases[before]
+                    )
     return failure
 
 
 def exercises(lab: str) -> dict[str, Exercise | Verdict]:
     """The exercises of a lab, by name."""
-    return {each.name: each for each in import_module(f"glassformer.course.exercises.{lab}").EXERCISES}
+    return {
+        each.name: each for each in import_module(f"glassformer.course.exercises.{lab}").EXERCISES
+    }
 
 
 class Lesson:
-    """The checks of a lab: ``check(name, answer)`` prints that the answer is right, or raises :class:`WrongAnswer`.
+    """The checks of a lab: ``check(name, answer)`` prints that the answer is right, or raises
+    :class:`WrongAnswer`.
 
     ``case`` holds the arguments of the last case that failed.
 
@@ -430,15 +501,21 @@ class Lesson:
     """
 
     def __init__(self, lab: str, seed: int = 0) -> None:
-        self.lab, self.seed = lab_name(lab), seed
+        self.lab = lab_name(lab)
+        self.seed = seed
         self.case: Case | None = None
 
     def __call__(self, name: str, answer: Any) -> None:
         """Check the answer of the exercise ``name``."""
         known = exercises(self.lab)
         if name not in known:
-            raise InputError(f"the exercise '{name}'", f"an exercise of {self.lab}", known_name(name, list(known)))
-        exercise, data = known[name], None
+            raise InputError(
+                f"the exercise '{name}'",
+                f"an exercise of {self.lab}",
+                known_name(name, list(known)),
+            )
+        exercise = known[name]
+        data = None
         self.case = None
         try:
             if isinstance(exercise, Verdict):
@@ -447,7 +524,9 @@ class Lesson:
                     judgement = exercise.judge(data, self.seed)
                 message = f"{name}: {judgement.message}"
                 if not judgement.passed:
-                    raise WrongAnswer("\n".join(filter(None, [message, self._suspicion(exercise, data)])))
+                    raise WrongAnswer(
+                        "\n".join(filter(None, [message, self._suspicion(exercise, data)]))
+                    )
             else:
                 message = self._check(exercise, answer)
         except WrongAnswer as wrong:
@@ -457,7 +536,9 @@ class Lesson:
 
     def _check(self, exercise: Exercise, answer: Any) -> str:
         """The message of a right answer."""
-        name, number, graded = exercise.name, 0, False
+        name = exercise.name
+        number = 0
+        graded = False
         case: Case = ()
         if not callable(answer):
             raise WrongAnswer(f"{name}: expected a function or a class, found {kind(answer)}")
@@ -466,8 +547,12 @@ class Lesson:
         repeated: Failure | None = None
         try:
             with unchanged():
-                limit = ProcessorLimit(SECONDS)  # of the answer alone: the library's work comes before
-                pairs = zip(drawn(exercise, self.seed), expected_outcomes(exercise, self.seed), strict=True)
+                limit = ProcessorLimit(
+                    SECONDS
+                )  # of the answer alone: the library's work comes before
+                pairs = zip(
+                    drawn(exercise, self.seed), expected_outcomes(exercise, self.seed), strict=True
+                )
                 for number, (case, expected) in enumerate(pairs, 1):
                     if expected.error:
                         raise expected.error
@@ -486,7 +571,8 @@ class Lesson:
             raise WrongAnswer(f"{name}: not answered yet{_place(blank)}") from None
         except TooLong:
             if not failed:
-                self.case, text = case, _no_result(name)
+                self.case = case
+                text = _no_result(name)
                 arguments = _folded(_arguments(exercise, answer, case), MOST_LINES - 1)
                 raise WrongAnswer("\n".join([text, *arguments])) from None
         if not failed and repeated is None:
@@ -494,28 +580,39 @@ class Lesson:
         self._explain_earlier(exercise, answer)
         if repeated is not None:
             self.case = repeated.case
-            raise WrongAnswer(_message(exercise, answer, repeated, _repeated_heading(name, repeated)))
+            raise WrongAnswer(
+                _message(exercise, answer, repeated, _repeated_heading(name, repeated))
+            )
         smallest = min(failed, key=lambda failure: failure.order(exercise))
         self.case = smallest.case
         heading = f"{name}: wrong in {len(failed)} of {number} cases. The smallest is case {smallest.number}:"
         suspicion = self._suspicion(exercise, results)
         if not suspicion and all(_is_dropping(failure.case) for failure in failed):
-            suspicion = "It is wrong only where dropout is at work: is one missing, or in another place?"
+            suspicion = (
+                "It is wrong only where dropout is at work: is one missing, or in another place?"
+            )
         raise WrongAnswer(_message(exercise, answer, smallest, heading, suspicion))
 
     def _explain_earlier(self, exercise: Exercise, answer: Any) -> None:
-        """Raise :class:`WrongAnswer` if the answer to an earlier exercise is wrong that this wrong answer calls."""
+        """Raise :class:`WrongAnswer` if the answer to an earlier exercise is wrong that this wrong
+        answer calls.
+        """
         used, namespace = names_used(answer)
         for earlier, variable in checked_names(self.lab).items():
             if earlier == exercise.name:
                 return
             other = exercises(self.lab).get(earlier)
-            if isinstance(other, Exercise) and variable in used and namespace[variable] is not answer:
+            if (
+                isinstance(other, Exercise)
+                and variable in used
+                and namespace[variable] is not answer
+            ):
                 try:
                     self._check(other, namespace[variable])
                 except WrongAnswer as wrong:
                     first = (
-                        f"{exercise.name}: wrong. It uses {variable} of the exercise {earlier}, which is wrong; "
+                        f"{exercise.name}: wrong. It uses {variable} of the exercise {earlier}, "
+                        "which is wrong; "
                         "correct that first."
                     )
                     lines = str(wrong).splitlines()
@@ -528,22 +625,34 @@ class Lesson:
             with unchanged(), ProcessorLimit(SECONDS):
                 for fault in read_faults(self.lab).get(exercise.name, ()):
                     sentence = (fault.says or "").rstrip(".")
-                    if sentence and sentence not in sentences and self._is(exercise, fault, results):
+                    if (
+                        sentence
+                        and sentence not in sentences
+                        and self._is(exercise, fault, results)
+                    ):
                         sentences.append(sentence)
         except TooLong:
             pass
-        return f"It looks as if {'; or '.join(sentences[:2])}." if sentences else ""
+        if sentences:
+            return f"It looks as if {'; or '.join(sentences[:2])}."
+        return ""
 
     def _is(self, exercise: Exercise | Verdict, fault: Fault, results: Any) -> bool:
         answer = lesson_answer(self.lab, exercise.name, fault.change)
         if isinstance(exercise, Verdict):
             return bool(answer_data(exercise, answer) == results)
         pairs = ((found, outcome(exercise, answer, case)) for case, found in results)
-        # Both ways, as an array is compared with a tensor in one of them alone, and gradients with none.
-        return all(compared(exercise, *pair) is None and compared(exercise, *pair[::-1]) is None for pair in pairs)
+        # Both ways, as an array is compared with a tensor in one of them alone, and gradients with
+        # none.
+        return all(
+            compared(exercise, *pair) is None and compared(exercise, *pair[::-1]) is None
+            for pair in pairs
+        )
 
     def _record(self, name: str, passed: bool, message: str, data: Any) -> None:
-        """Print, and in a notebook keep the verdict beside what is printed, for ``glassformer course grade``."""
+        """Print, and in a notebook keep the verdict beside what is printed, for ``glassformer
+        course grade``.
+        """
         worth = points(self.lab).get(name, 0)
         record = {"lab": self.lab, "exercise": name, "seed": self.seed, "passed": passed}
         record |= {"points": worth if passed else 0, "of": worth, "message": message}
@@ -564,7 +673,9 @@ def answer_data(exercise: Verdict, answer: Any) -> Any:
     """The answer as JSON values; a function is called for it."""
     try:
         with unchanged(), ProcessorLimit(SECONDS):
-            data = plain(answer() if callable(answer) and not isinstance(answer, nn.Module) else answer)
+            data = plain(
+                answer() if callable(answer) and not isinstance(answer, nn.Module) else answer
+            )
     except NotImplementedError as blank:
         raise WrongAnswer(f"{exercise.name}: not answered yet{_place(blank)}") from None
     except TooLong:
@@ -573,7 +684,9 @@ def answer_data(exercise: Verdict, answer: Any) -> Any:
         raise WrongAnswer(f"{exercise.name}: {_raised(error)}") from None
 
     def refuse(value: Any) -> None:
-        raise WrongAnswer(f"{exercise.name}: found {kind(value)}; expected numbers, texts, lists or dictionaries")
+        raise WrongAnswer(
+            f"{exercise.name}: found {kind(value)}; expected numbers, texts, lists or dictionaries"
+        )
 
     try:
         return json.loads(json.dumps(data, allow_nan=False, default=refuse))
@@ -594,28 +707,44 @@ def _parameters(answer: Any) -> list[str]:
 
 
 def _names(exercise: Exercise, answer: Any, case: Case) -> list[str]:
-    """The names of a case's parts, from the signature of the answer; of a class, ``sizes`` and its inputs'."""
+    """The names of a case's parts, from the signature of the answer; of a class, ``sizes`` and its
+    inputs'.
+    """
     if isinstance(case, dict):
         return list(case)
-    own = ["sizes", *_parameters(answer.forward)] if hasattr(answer, "forward") else _parameters(answer)
+    if hasattr(answer, "forward"):
+        own = ["sizes", *_parameters(answer.forward)]
+    else:
+        own = _parameters(answer)
     names = list(exercise.names) or own
     return [*names, *(f"input {i}" for i in range(len(names) + 1, 99))][: len(case)]
 
 
-def _message(exercise: Exercise, answer: Any, failure: Failure, heading: str, suspicion: str = "") -> str:
+def _message(
+    exercise: Exercise, answer: Any, failure: Failure, heading: str, suspicion: str = ""
+) -> str:
     """The heading, the arguments, what is wrong, and what it looks like, in few lines."""
-    explained = _explained(exercise, failure.expected, failure.found, _names(exercise, answer, failure.case))
+    explained = _explained(
+        exercise, failure.expected, failure.found, _names(exercise, answer, failure.case)
+    )
     last = [suspicion] if suspicion else []
     if failure.earlier is not None:
-        last = ["  Is something kept from the first call? Compute it in each call, from its own inputs."]
+        last = [
+            "  Is something kept from the first call? Compute it in each call, from its own inputs."
+        ]
     left = MOST_LINES - 1 - len(explained) - len(last)
     arguments = _folded(_arguments(exercise, answer, failure.case), left)
     if failure.earlier is not None:
-        first, second = (_arguments(exercise, answer, case) for case in (failure.earlier, failure.case))
-        sizes, inputs = second[: 1 - len(failure.case)], second[1 - len(failure.case) :]
+        first, second = (
+            _arguments(exercise, answer, case) for case in (failure.earlier, failure.case)
+        )
+        sizes = second[: 1 - len(failure.case)]
+        inputs = second[1 - len(failure.case) :]
         calls = [
             f"first call: {', '.join(first[1 - len(failure.earlier) :])}",
-            "second call: the same" if failure.earlier is failure.case else f"second call: {', '.join(inputs)}",
+            "second call: the same"
+            if failure.earlier is failure.case
+            else f"second call: {', '.join(inputs)}",
         ]
         arguments = [*_folded(sizes, max(left - 2, 1)), *_folded(calls, 2)]
     return "\n".join([heading, *arguments, *explained, *last])
@@ -625,7 +754,9 @@ def _repeated_heading(name: str, failure: Failure) -> str:
     if failure.earlier is not None:
         return f"{name}: right in the first call of an instance, wrong in a second one:"
     if failure.in_training:
-        return f"{name}: right in evaluation mode, wrong in training mode (there is no dropout here):"
+        return (
+            f"{name}: right in evaluation mode, wrong in training mode (there is no dropout here):"
+        )
     return f"{name}: right at first, wrong in a second round with other numbers. Is something kept from earlier calls?"
 
 
@@ -635,13 +766,18 @@ def _arguments(exercise: Exercise, answer: Any, case: Case) -> list[str]:
     pairs = list(zip(_names(exercise, answer, case), values, strict=True))
     if pairs and pairs[0][0] == "sizes":
         sizes = pairs.pop(0)[1]
-        named = sizes if isinstance(sizes, dict) else dict(zip(_parameters(answer), sizes, strict=False))
+        if isinstance(sizes, dict):
+            named = sizes
+        else:
+            named = dict(zip(_parameters(answer), sizes, strict=False))
         pairs = [*named.items(), *pairs]
     return [f"{name} = {one_line(value, WIDTH - len(name) - 5)}" for name, value in pairs]
 
 
 def _folded(texts: Sequence[str], most: int) -> list[str]:
-    """At most so many indented lines: a text in each, or several, and without those that do not fit."""
+    """At most so many indented lines: a text in each, or several, and without those that do not
+    fit.
+    """
     if len(texts) <= most:
         return [f"  {text[:WIDTH]}" for text in texts]
     lines: list[str] = []
@@ -656,31 +792,46 @@ def _folded(texts: Sequence[str], most: int) -> list[str]:
     return lines
 
 
-def _explained(exercise: Exercise, expected: Outcome, found: Outcome, names: list[str]) -> list[str]:
+def _explained(
+    exercise: Exercise, expected: Outcome, found: Outcome, names: list[str]
+) -> list[str]:
     def named(part: str) -> str:
         return re.sub(r"(?<!\S)\[(\d+)\]", lambda place: names[int(place[1])], part, count=1)
 
     if found.error is not None:
         return [f"  {line}" for line in _raised(found.error).splitlines()[:3]]
     if found.changed_weight is not None:
-        return [f"  The answer changes its weight {found.changed_weight}; a call has to leave all weights as they are."]
+        return [
+            f"  The answer changes its weight {found.changed_weight}; a call has to leave all "
+            "weights as they are."
+        ]
     if found.modified is not None:
-        return [f"  The answer changes its input {named(found.modified)}; it should work on a copy."]
+        return [
+            f"  The answer changes its input {named(found.modified)}; it should work on a copy."
+        ]
     first = compared(exercise, expected, found)
     assert first is not None
     lines = [f"  {first.text[0].upper()}{first.text[1:]}."]
     if first.expected is not None:
-        part = named(first.part) if first.part.startswith(" ") else first.part
+        if first.part.startswith(" "):
+            part = named(first.part)
+        else:
+            part = first.part
         texts = [one_line(value, WIDTH - len(part) - 12) for value in (first.expected, first.found)]
         if texts[0] != texts[1]:  # otherwise both are too large to be shown
             lines = [
-                *(f"  {name}{part} {text}" for name, text in zip(("expected", "found"), texts, strict=True)),
+                *(
+                    f"  {name}{part} {text}"
+                    for name, text in zip(("expected", "found"), texts, strict=True)
+                ),
                 *lines,
             ]
     if found.value is None:
         lines.append("  Is a return missing?")
     elif _is_finite(expected.value) and not _is_finite(found.value):
-        lines.append("  A number is not finite: does an exponential overflow, or is something divided by 0?")
+        lines.append(
+            "  A number is not finite: does an exponential overflow, or is something divided by 0?"
+        )
     elif others := [name for name in found.weights if name not in expected.weights]:
         lines.append(f"  It has weights that are not expected: {', '.join(others)}.")
     return [line[: 2 * WIDTH] for line in lines]
@@ -694,7 +845,9 @@ def _is_finite(value: Any) -> bool:
 
 
 def names_used(answer: Any) -> tuple[set[str], dict[str, Any]]:
-    """The global names that an answer uses, itself or in functions and classes beside it, and what they stand for."""
+    """The global names that an answer uses, itself or in functions and classes beside it, and what
+    they stand for.
+    """
     names: set[str] = set()
     namespace: dict[str, Any] = {}
     left = [answer]
@@ -710,7 +863,10 @@ def names_used(answer: Any) -> tuple[set[str], dict[str, Any]]:
 
 def _functions(part: Any) -> list[Any]:
     """A function itself, or those of a class and of what it inherits from."""
-    members = [value for base in part.__mro__ for value in vars(base).values()] if isinstance(part, type) else [part]
+    if isinstance(part, type):
+        members = [value for base in part.__mro__ for value in vars(base).values()]
+    else:
+        members = [part]
     plain_functions = [inspect.unwrap(member) for member in members if callable(member)]
     return [function for function in plain_functions if inspect.isfunction(function)]
 
@@ -723,22 +879,32 @@ def _code_names(code: CodeType) -> set[str]:
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Those of the answer."""
     ours = str(Path(__file__).parents[1])
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if "site-packages" not in each.filename]
+    frames = [
+        each
+        for each in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in each.filename
+    ]
     return [each for each in frames if not each.filename.startswith(ours)]
 
 
 def _place(blank: NotImplementedError) -> str:
     frames = _frames(blank)
-    return f" (a blank is left in {frames[-1].name}, line {frames[-1].lineno} of its cell)" if frames else ""
+    if frames:
+        return f" (a blank is left in {frames[-1].name}, line {frames[-1].lineno} of its cell)"
+    return ""
 
 
 def _raised(error: BaseException) -> str:
     """An error and the line of the answer that raised it."""
-    text, frames = str(error) or "without a message", _frames(error)
+    text = str(error) or "without a message"
+    frames = _frames(error)
     if "a leaf Variable that requires grad is being used in an in-place operation" in text:
         text = "The answer changes its input; it should work on a copy."
     elif "'NoneType'" in text and not frames:
         text = "The answer returns None. Is a return missing?"
     places = [f"{each.name}, line {each.lineno}" for each in frames[:-3:-1]]
-    where = f" in {', called in '.join(places)}: {frames[-1].line}" if frames else ""
+    if frames:
+        where = f" in {', called in '.join(places)}: {frames[-1].line}"
+    else:
+        where = ""
     return f"{type(error).__name__}{where}\n{text}"

@@ -1,7 +1,9 @@
-"""Grading: what students' notebooks record, with answers that are data judged anew, as CSV and for Gradescope.
+"""Grading: what students' notebooks record, with answers that are data judged anew, as CSV and for
+Gradescope.
 
-An answer that is data may also be a file of its own: a JSON object that names its ``lab``, its ``exercise`` and its
-``seed`` if it has variants, with the ``answer``, or with a head's matrices, as the page writes it.
+An answer that is data may also be a file of its own: a JSON object that names its ``lab``, its
+``exercise`` and its ``seed`` if it has variants, with the ``answer``, or with a head's matrices, as
+the page writes it.
 
 Nothing of a submission is executed here: where that is asked for, nbgrader's own runner does it.
 """
@@ -24,8 +26,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from glassformer.course.checking import MIME, SECONDS, Exercise, Verdict, exercises
-from glassformer.course.lessons import LABS, VERSION, blanked, checked_names, notebook, points, read_lesson
-from glassformer.errors import InputError, require
+from glassformer.course.lessons import (
+    LABS,
+    VERSION,
+    blanked,
+    checked_names,
+    notebook,
+    points,
+    read_lesson,
+)
+from glassformer.errors import InputError
 from glassformer.files import write_text
 from glassformer.processor_time import ProcessorLimit, TooLong
 from glassformer.text import known_name, one_line, short, shown
@@ -44,9 +54,10 @@ CELL = 600
 class Grade:
     """The points of an exercise in a file, and what they rest on.
 
-    ``status`` is "verified" (the answer was judged anew, and is right or wrong), "recorded, not re-run" (the notebook's
-    own record of the check, passed or failed), "run by nbgrader" (the record of that run), "not run" (no record), "not
-    accepted" (a record that does not count), or of a whole file "unreadable". ``seed`` is the variant that was graded.
+    ``status`` is "verified" (the answer was judged anew, and is right or wrong), "recorded, not
+    re-run" (the notebook's own record of the check, passed or failed), "run by nbgrader" (the
+    record of that run), "not run" (no record), "not accepted" (a record that does not count), or of
+    a whole file "unreadable". ``seed`` is the variant that was graded.
     """
 
     file: str
@@ -59,12 +70,14 @@ class Grade:
     feedback: str
 
 
-RECORDED, RUN = "recorded, not re-run", "run by nbgrader"
+RECORDED = "recorded, not re-run"
+RUN = "run by nbgrader"
 _JUDGED = (*LABS, "page")
 
 
 def grade_file(path: Path, seed: int | None = None, recorded: str = RECORDED) -> list[Grade]:
-    """A row for each exercise of the lab that a notebook is of, one for an answer, or one for what cannot be read.
+    """A row for each exercise of the lab that a notebook is of, one for an answer, or one for what
+    cannot be read.
 
     Args:
         seed: The variant that was to be solved; None: the one that the notebook was made for.
@@ -77,10 +90,15 @@ def grade_file(path: Path, seed: int | None = None, recorded: str = RECORDED) ->
         submission = _submission(path, content)
     except InputError as error:
         return [_unreadable(path, str(error))]
-    lab, cells = submission.lab, submission.cells
+    lab = submission.lab
+    cells = submission.cells
     if seed is None:
         # Some editors drop metadata; then all results have to be of one variant.
-        found = (each.get("seed") for name in points(lab) for each in _records(_outputs(cells[f"{name}-check"])))
+        found = (
+            each.get("seed")
+            for name in points(lab)
+            for each in _records(_outputs(cells[f"{name}-check"]))
+        )
         seeds = [submission.seed, *found]
         seed = next((each for each in seeds if isinstance(each, int)), None)
     grades = []
@@ -88,35 +106,64 @@ def grade_file(path: Path, seed: int | None = None, recorded: str = RECORDED) ->
         if name := cell.checks:
             passed, status, feedback = _judged(submission, exercises(lab)[name], cell.source, seed)
             if passed and (reason := _unanswered(lab, name, cells[name])):
-                passed, status, feedback = False, "not accepted", reason
-            if passed and any("### BEGIN SOLUTION" in _text(each.get("source")) for each in cells[name]):
+                passed = False
+                status = "not accepted"
+                feedback = reason
+            if passed and any(
+                "### BEGIN SOLUTION" in _text(each.get("source")) for each in cells[name]
+            ):
                 feedback += " The cell of the answer has the marks of the instructor's version."
-            worth, status = points(lab)[name], recorded if status == RECORDED else status
+            worth = points(lab)[name]
+            status = recorded if status == RECORDED else status
             grades.append(
-                Grade(shown(path), lab, seed, name, worth if passed else 0, worth, status, _printable(feedback))
+                Grade(
+                    shown(path),
+                    lab,
+                    seed,
+                    name,
+                    worth if passed else 0,
+                    worth,
+                    status,
+                    _printable(feedback),
+                )
             )
     return grades
 
 
 def _graded_answer(path: Path, content: dict[str, Any], seed: int | None) -> Grade:
     with in_file(path):
-        lab, name = str(content.get("lab")), str(content["exercise"])
-        require(lab in _JUDGED, f"the lab {short(lab)}", f"one of {', '.join(_JUDGED)}", "Name it in the file.")
+        lab = str(content.get("lab"))
+        name = str(content["exercise"])
+        if lab not in _JUDGED:
+            raise InputError(
+                got=f"the lab {short(lab)}",
+                expected=f"one of {', '.join(_JUDGED)}",
+                fix="Name it in the file.",
+            )
         known = {each.name: each for each in exercises(lab).values() if isinstance(each, Verdict)}
-        expected = f"an exercise of {lab} whose answer is data"
-        require(name in known, f"the exercise {short(name)}", expected, known_name(name, list(known)))
+        if name not in known:
+            raise InputError(
+                got=f"the exercise {short(name)}",
+                expected=f"an exercise of {lab} whose answer is data",
+                fix=known_name(name, list(known)),
+            )
     matrices = [content.get(each) for each in ("Km", "Qm", "Vm", "pos")]
     if matrices[-1] is None:
         matrices.pop()
     record = {"seed": seed or 0, "answer": matrices} | content
     passed, status, feedback = _judged_record(record, lab, known[name], seed)
-    variant, worth = record["seed"], points(lab)[name] if lab in LABS else 1
+    variant = record["seed"]
+    worth = points(lab)[name] if lab in LABS else 1
     variant = variant if isinstance(variant, int) else seed
-    return Grade(shown(path), lab, variant, name, worth if passed else 0, worth, status, _printable(feedback))
+    return Grade(
+        shown(path), lab, variant, name, worth if passed else 0, worth, status, _printable(feedback)
+    )
 
 
 def _printable(feedback: str) -> str:
-    return "".join(char if char.isprintable() or char == "\n" else " " for char in feedback[:LONGEST])
+    return "".join(
+        char if char.isprintable() or char == "\n" else " " for char in feedback[:LONGEST]
+    )
 
 
 def _unreadable(path: Path, reason: str) -> Grade:
@@ -135,7 +182,9 @@ def _unanswered(lab: str, exercise: str, cells: list[dict[str, Any]]) -> str | N
 
 @dataclass(frozen=True)
 class Submission:
-    """What a notebook holds: its code cells by nbgrader's grade_id, and the lab, variant and version it was made of."""
+    """What a notebook holds: its code cells by nbgrader's grade_id, and the lab, variant and
+    version it was made of.
+    """
 
     lab: str
     cells: defaultdict[str, list[dict[str, Any]]]
@@ -146,16 +195,29 @@ class Submission:
 def _read(path: Path) -> Any:
     text = read_text(path, MAX_BYTES)
     with in_file(path):
-        require(text.count(",") < MAX_ENTRIES, "too many entries", f"at most {MAX_ENTRIES:,}", "Clear its outputs.")
+        if not text.count(",") < MAX_ENTRIES:
+            raise InputError(
+                got="too many entries",
+                expected=f"at most {MAX_ENTRIES:,}",
+                fix="Clear its outputs.",
+            )
         return json_value(text)
 
 
 def _submission(path: Path, content: Any) -> Submission:
-    """The code cells of a notebook, and the lab that it is of; refuses what is no notebook, or of no lab."""
+    """The code cells of a notebook, and the lab that it is of; refuses what is no notebook, or of
+    no lab.
+    """
     with in_file(path):
-        listed = content.get("cells") if isinstance(content, dict) else None
-        expected = "a notebook of nbformat 4, or an answer that names its exercise"
-        require(isinstance(listed, list), "no list of cells", expected, "Save it with Jupyter, or on the page.")
+        listed = None
+        if isinstance(content, dict):
+            listed = content.get("cells")
+        if not isinstance(listed, list):
+            raise InputError(
+                got="no list of cells",
+                expected="a notebook of nbformat 4, or an answer that names its exercise",
+                fix="Save it with Jupyter, or on the page.",
+            )
         assert isinstance(listed, list)
         cells = defaultdict(list)
         for cell in listed:
@@ -165,7 +227,12 @@ def _submission(path: Path, content: Any) -> Submission:
         # Two labs may have an exercise of one name.
         named = _at(content, "metadata", "glassformer", "lab")
         lab = max(counts, key=lambda each: (counts[each] > 0 and each == named, counts[each]))
-        require(counts[lab] > 0, "no check of a lab", f"a notebook of {', '.join(LABS)}", "Grade such a file.")
+        if not counts[lab] > 0:
+            raise InputError(
+                got="no check of a lab",
+                expected=f"a notebook of {', '.join(LABS)}",
+                fix="Grade such a file.",
+            )
     for cell in cells[""]:
         cells[_answered_exercise(lab, cell)].append(cell)
     seed, version = (_at(content, "metadata", "glassformer", key) for key in ("seed", "version"))
@@ -174,7 +241,8 @@ def _submission(path: Path, content: Any) -> Submission:
 
 
 def _grade_id(cell: dict[str, Any]) -> str:
-    """nbgrader's name of a cell; "" where neither metadata, nor the cell's id, nor the call of a check gives it.
+    """nbgrader's name of a cell; "" where neither metadata, nor the cell's id, nor the call of a
+    check gives it.
 
     Some editors drop metadata that they do not know, and notebooks before nbformat 4.5 have no ids.
     """
@@ -185,7 +253,9 @@ def _grade_id(cell: dict[str, Any]) -> str:
     if check is not None:
         return f"{check[1]}-check"
     name = cell.get("id")
-    return name if isinstance(name, str) and name in _grade_ids() else ""
+    if isinstance(name, str) and name in _grade_ids():
+        return name
+    return ""
 
 
 _CHECK = re.compile(r"""check\(["']([\w-]+)["'], [\w.]+\)\Z""")
@@ -194,7 +264,9 @@ _DEFINITION = re.compile(r"^(?:def|class) (\w+)", re.MULTILINE)
 
 @cache
 def _grade_ids() -> frozenset[str]:
-    return frozenset(cell.nbgrader["grade_id"] for lab in LABS for cell in read_lesson(lab) if cell.nbgrader)
+    return frozenset(
+        cell.nbgrader["grade_id"] for lab in LABS for cell in read_lesson(lab) if cell.nbgrader
+    )
 
 
 def _answered_exercise(lab: str, cell: dict[str, Any]) -> str:
@@ -212,7 +284,9 @@ def _at(value: Any, *keys: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    return "".join(map(str, value)) if isinstance(value, list) else str(value or "")
+    if isinstance(value, list):
+        return "".join(map(str, value))
+    return str(value or "")
 
 
 def _outputs(cells: list[dict[str, Any]]) -> list[Any]:
@@ -240,7 +314,9 @@ def _judged(
     records = _records(outputs)
     if not records:
         errors = [
-            f"{_text(_at(each, 'ename'))}: {_text(_at(each, 'evalue'))}" for each in outputs if _at(each, "ename")
+            f"{_text(_at(each, 'ename'))}: {_text(_at(each, 'evalue'))}"
+            for each in outputs
+            if _at(each, "ename")
         ]
         missing = "The check has no result: run all cells and save the notebook with its outputs."
         if outputs and not errors:
@@ -256,9 +332,17 @@ def _judged_record(
         return False, "not accepted", "The result is of another exercise."
     variant = record.get("seed")
     if type(variant) is not int:
-        return False, "not accepted", f"Its seed is {one_line(repr(variant), 20)}; expected a whole number."
+        return (
+            False,
+            "not accepted",
+            f"Its seed is {one_line(repr(variant), 20)}; expected a whole number.",
+        )
     if seed not in (None, variant):
-        return False, "not accepted", f"The result is of the variant {one_line(str(variant), 20)}, not of {seed}."
+        return (
+            False,
+            "not accepted",
+            f"The result is of the variant {one_line(str(variant), 20)}, not of {seed}.",
+        )
     if isinstance(exercise, Exercise) or "answer" not in record:
         passed = record.get("passed") is True and isinstance(exercise, Exercise)
         return passed, RECORDED, _text(record.get("message"))
@@ -266,7 +350,11 @@ def _judged_record(
         with ProcessorLimit(SECONDS):
             judgement = exercise.judge(record["answer"], variant)
     except TooLong:
-        return False, "not accepted", f"It cannot be judged within {SECONDS:g} seconds of processor time."
+        return (
+            False,
+            "not accepted",
+            f"It cannot be judged within {SECONDS:g} seconds of processor time.",
+        )
     except Exception as error:
         # Whatever an answer that no check wrote makes a judge do, the other exercises are graded.
         return False, "not accepted", f"It cannot be judged: {one_line(str(error), LONGEST)}"
@@ -280,7 +368,10 @@ def grades_csv(grades: Sequence[Grade]) -> str:
     table.writerow([each.name for each in fields(Grade)])
     for grade in grades:
         # A spreadsheet would compute a text that begins like a formula.
-        values = [f"'{value}" if str(value)[:1] in "=+-@\t\r" and value else value for value in asdict(grade).values()]
+        values = [
+            f"'{value}" if str(value)[:1] in "=+-@\t\r" and value else value
+            for value in asdict(grade).values()
+        ]
         table.writerow(values)
     return text.getvalue()
 
@@ -300,18 +391,26 @@ def gradescope(grades: Sequence[Grade]) -> dict[str, Any]:
     return {"score": sum(grade.points for grade in grades), "tests": tests}
 
 
-def grade_files(files: Sequence[Path], seed: int | None = None, run: bool = False) -> Iterator[list[Grade]]:
+def grade_files(
+    files: Sequence[Path], seed: int | None = None, run: bool = False
+) -> Iterator[list[Grade]]:
     """The rows of each file in turn.
 
     Args:
         files: Notebooks of any of the labs, and answers.
         seed: As in :func:`grade_file`.
-        run: Whether nbgrader's autograder runs each one first, from the start and with the checks' cells restored.
+        run: Whether nbgrader's autograder runs each one first, from the start and with the checks'
+            cells restored.
     """
     if not run:
         yield from (grade_file(file, seed) for file in files)
         return
-    require(find_spec("nbgrader") is not None, "no module nbgrader", "its autograder", "Run: pip install nbgrader.")
+    if find_spec("nbgrader") is None:
+        raise InputError(
+            got="no module nbgrader",
+            expected="its autograder",
+            fix="Run: pip install nbgrader.",
+        )
     with TemporaryDirectory() as place:
         root = Path(place)
         (root / "nbgrader_config.py").touch()
@@ -329,7 +428,14 @@ def grade_files(files: Sequence[Path], seed: int | None = None, run: bool = Fals
                 source = json.dumps(notebook(lab, seed=seed or 0, solutions=True))
                 write_text(root / "source" / lab / f"{lab}.ipynb", source)
                 _nbgrader(root, "generate_assignment", lab, "--create")
-            said = _nbgrader(root, "autograde", lab, "--student", student, f"--ExecutePreprocessor.timeout={CELL}")
+            said = _nbgrader(
+                root,
+                "autograde",
+                lab,
+                "--student",
+                student,
+                f"--ExecutePreprocessor.timeout={CELL}",
+            )
             if (ran := root / "autograded" / where).exists():
                 yield [replace(grade, file=shown(file)) for grade in grade_file(ran, seed, RUN)]
             else:
@@ -339,18 +445,24 @@ def grade_files(files: Sequence[Path], seed: int | None = None, run: bool = Fals
 def _why_not_finished(log: str) -> str:
     """What nbgrader's log says of a notebook that it did not finish."""
     if "DeadKernelError" in log:
-        return "It was not graded: its code ended the Python process that ran it, or memory ran out."
+        return (
+            "It was not graded: its code ended the Python process that ran it, or memory ran out."
+        )
     errors = re.findall(r"^[\w.]*(?:Error|Exception|Invalid\w*)\b.*$", log, flags=re.MULTILINE)
     reason = errors[-1] if errors else log.strip()[-500:]
-    limit = f" A cell may take {CELL} seconds." if "imeout" in log else ""
+    if "imeout" in log:
+        limit = f" A cell may take {CELL} seconds."
+    else:
+        limit = ""
     return f"It was not graded: nbgrader did not finish it.{limit} {reason}"
 
 
 def runnable(lab: str, content: dict[str, Any]) -> dict[str, Any]:
-    """A submitted notebook as nbgrader can run it: each of its marks stands once, and every check is there.
+    """A submitted notebook as nbgrader can run it: each of its marks stands once, and every check
+    is there.
 
-    Of several cells of one name the last has the mark; the others are run too. A check that is missing follows the last
-    answer, or stands at the end.
+    Of several cells of one name the last has the mark; the others are run too. A check that is
+    missing follows the last answer, or stands at the end.
     """
     names = {cell.nbgrader["grade_id"]: cell for cell in read_lesson(lab) if cell.nbgrader}
     cells: list[dict[str, Any]] = []
@@ -368,7 +480,10 @@ def runnable(lab: str, content: dict[str, Any]) -> dict[str, Any]:
     for name, place in places.items():
         cells[place]["metadata"] = names[name].metadata
     missing = [cell for name, cell in names.items() if cell.checks and name not in places]
-    inserts = [(places.get(str(cell.checks), len(cells) - 1) + 1, number, cell) for number, cell in enumerate(missing)]
+    inserts = [
+        (places.get(str(cell.checks), len(cells) - 1) + 1, number, cell)
+        for number, cell in enumerate(missing)
+    ]
     # From the end on, so that places before it stay what they are.
     for place, _, cell in sorted(inserts, key=itemgetter(0, 1), reverse=True):
         cells.insert(place, _plain_cell("code", cell.source) | {"metadata": cell.metadata})
@@ -377,7 +492,12 @@ def runnable(lab: str, content: dict[str, Any]) -> dict[str, Any]:
     made_for = _at(content, "metadata", "glassformer")
     about = {} if made_for is None else {"glassformer": made_for}
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return {"cells": cells, "metadata": about | {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return {
+        "cells": cells,
+        "metadata": about | {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
 
 
 def _plain_cell(kind: str, source: str) -> dict[str, Any]:
@@ -387,10 +507,17 @@ def _plain_cell(kind: str, source: str) -> dict[str, Any]:
 
 def _nbgrader(root: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "nbgrader", *arguments]
-    # nbgrader calls alembic by name, which an environment that is not activated has beside its interpreter alone.
-    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    # nbgrader calls alembic by name, which an environment that is not activated has beside its
+    # interpreter alone.
+    environment = os.environ | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    }
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
     # Status 1 of autograde: some notebook failed, which is then missing and graded as unreadable.
     if done.returncode and arguments[0] != "autograde":
-        raise InputError(f"nbgrader {arguments[0]} that fails: {done.stderr[-500:]}", "a run", "See its message.")
+        raise InputError(
+            f"nbgrader {arguments[0]} that fails: {done.stderr[-500:]}", "a run", "See its message."
+        )
     return done.stderr

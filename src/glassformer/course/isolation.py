@@ -1,7 +1,9 @@
-"""The state of a process that an answer may change: one table, by which a check leaves everything as it was.
+"""The state of a process that an answer may change: one table, by which a check leaves everything
+as it was.
 
-An answer runs in the process of the student who wrote it. A check puts each setting of the table back, also when the
-answer is interrupted. What the table does not list stays: threads, files, and new names in modules.
+An answer runs in the process of the student who wrote it. A check puts each setting of the table
+back, also when the answer is interrupted. What the table does not list stays: threads, files, and
+new names in modules.
 """
 
 import builtins
@@ -40,8 +42,8 @@ class Setting(NamedTuple):
         name: Its name in tests.
         read: Returns the value; later changes of the state must not change what it has returned.
         write: Sets a value that ``read`` has returned.
-        start: The value with which each run of an answer starts, whatever the caller has set. Without one, a check
-            starts with the caller's.
+        start: The value with which each run of an answer starts, whatever the caller has set.
+            Without one, a check starts with the caller's.
     """
 
     name: str
@@ -66,12 +68,18 @@ class Setting(NamedTuple):
             self.write(value)
 
 
-# ---- Python and the process -----------------------------------------------------------------------------------------
+# ---- Python and the process
+# -----------------------------------------------------------------------------------------
 
 
 def _attribute(holder: Any, name: str, start: Any = _UNSET) -> Setting:
     holder_name = getattr(holder, "__name__", type(holder).__name__)
-    return Setting(f"{holder_name}.{name}", partial(getattr, holder, name), partial(setattr, holder, name), start)
+    return Setting(
+        f"{holder_name}.{name}",
+        partial(getattr, holder, name),
+        partial(setattr, holder, name),
+        start,
+    )
 
 
 def _list_of_sys(name: str) -> Setting:
@@ -144,13 +152,22 @@ def _write_environment(variables: Mapping[str, str]) -> None:
 
 def _read_decimal() -> tuple[Any, ...]:
     context = decimal.getcontext()
-    sizes = context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp
+    sizes = (
+        context.prec,
+        context.rounding,
+        context.Emin,
+        context.Emax,
+        context.capitals,
+        context.clamp,
+    )
     return id(context), context, sizes, dict(context.traps), dict(context.flags)
 
 
 def _write_decimal(values: tuple[Any, ...]) -> None:
     _, context, sizes, traps, flags = values
-    context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp = sizes
+    context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp = (
+        sizes
+    )
     context.traps.update(traps)
     context.flags.update(flags)
     decimal.setcontext(context)
@@ -193,7 +210,17 @@ def _write_handlers(handlers: Mapping[str, Any]) -> None:
 
 _SIGNALS = [
     name
-    for name in ("SIGALRM", "SIGCHLD", "SIGHUP", "SIGINT", "SIGPIPE", "SIGPROF", "SIGTERM", "SIGUSR1", "SIGUSR2")
+    for name in (
+        "SIGALRM",
+        "SIGCHLD",
+        "SIGHUP",
+        "SIGINT",
+        "SIGPIPE",
+        "SIGPROF",
+        "SIGTERM",
+        "SIGUSR1",
+        "SIGUSR2",
+    )
     if hasattr(signal, name)
 ]
 
@@ -222,7 +249,8 @@ def _of_posix() -> tuple[Setting, ...]:
     )
 
 
-# ---- NumPy, torch and matplotlib ------------------------------------------------------------------------------------
+# ---- NumPy, torch and matplotlib
+# ------------------------------------------------------------------------------------
 
 
 def _read_numpy_random() -> tuple[Any, ...]:
@@ -251,7 +279,8 @@ def _write_torch_random(states: list[bytes]) -> None:
 
 
 def _write_device(device: torch.device) -> None:
-    # Without a default device torch.get_default_device() gives this one too, and every call is faster.
+    # Without a default device torch.get_default_device() gives this one too, and every call is
+    # faster.
     torch.set_default_device(None if device == torch.device("cpu") else device)
 
 
@@ -264,7 +293,11 @@ def _write_anomaly(values: tuple[bool, bool]) -> None:
 
 
 def _read_autocast() -> tuple[Any, ...]:
-    return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
+    return (
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_cache_enabled(),
+    )
 
 
 def _write_autocast(values: tuple[Any, ...]) -> None:
@@ -275,13 +308,19 @@ def _write_autocast(values: tuple[Any, ...]) -> None:
 
 
 def _flushes_denormal() -> bool:
-    """Whether this thread's processor rounds subnormal numbers to 0, which torch can set and not read."""
+    """Whether this thread's processor rounds subnormal numbers to 0, which torch can set and not
+    read.
+    """
     return sys.float_info.min * (_ONE / 2) == 0.0
 
 
 def _read_module_hooks() -> dict[str, dict[Any, Any]]:
     """The hooks of all modules, by the dictionary that holds them."""
-    names = [name for name in vars(modules_of_torch) if name.startswith("_global_") and name.endswith("_hooks")]
+    names = [
+        name
+        for name in vars(modules_of_torch)
+        if name.startswith("_global_") and name.endswith("_hooks")
+    ]
     names += ["_global_forward_hooks_always_called", "_global_forward_hooks_with_kwargs"]
     return {name: dict(getattr(modules_of_torch, name)) for name in names}
 
@@ -300,7 +339,9 @@ def _read_print_options() -> dict[str, Any]:
 def _read_figures() -> Any:
     """matplotlib's settings; None where it is not imported."""
     matplotlib = sys.modules.get("matplotlib")
-    return None if matplotlib is None else dict(matplotlib.rcParams.copy())
+    if matplotlib is None:
+        return None
+    return dict(matplotlib.rcParams.copy())
 
 
 def _write_figures(settings: Mapping[str, Any] | None) -> None:
@@ -311,7 +352,9 @@ def _write_figures(settings: Mapping[str, Any] | None) -> None:
             matplotlib.rc_file_defaults()
         else:
             # Not the backend: setting it would close figures.
-            matplotlib.rcParams.update({name: value for name, value in settings.items() if name != "backend"})
+            matplotlib.rcParams.update(
+                {name: value for name, value in settings.items() if name != "backend"}
+            )
 
 
 def _precision(*names: str) -> Setting:
@@ -325,8 +368,27 @@ def _precision(*names: str) -> Setting:
 
 _NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 _REPLACED: tuple[ModuleType | type, ...] = (
-    *(builtins, math, random, time, np, np.random, np.linalg, torch, torch.nn, torch.nn.functional, torch.linalg),
-    *(torch.Tensor, torch.nn.Module, torch.nn.Linear, torch.nn.Embedding, torch.nn.LayerNorm, torch.nn.Parameter),
+    *(
+        builtins,
+        math,
+        random,
+        time,
+        np,
+        np.random,
+        np.linalg,
+        torch,
+        torch.nn,
+        torch.nn.functional,
+        torch.linalg,
+    ),
+    *(
+        torch.Tensor,
+        torch.nn.Module,
+        torch.nn.Linear,
+        torch.nn.Embedding,
+        torch.nn.LayerNorm,
+        torch.nn.Parameter,
+    ),
 )
 
 SETTINGS: tuple[Setting, ...] = (
@@ -340,23 +402,50 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("anomaly detection", _read_anomaly, _write_anomaly, (False, True)),
     # Cases are small: a second thread costs more than it gains.
     Setting("threads", torch.get_num_threads, torch.set_num_threads, 1),
-    Setting("deterministic algorithms", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 0),
+    Setting(
+        "deterministic algorithms",
+        torch.get_deterministic_debug_mode,
+        torch.set_deterministic_debug_mode,
+        0,
+    ),
     _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
     Setting("subnormal numbers", _flushes_denormal, torch.set_flush_denormal, False),
     # It sets the precision of two backends too, which follow.
-    Setting("precision of products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
+    Setting(
+        "precision of products",
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        "highest",
+    ),
     _precision(),
     *(_precision("mkldnn", *part) for part in ((), ("matmul",), ("conv",), ("rnn",))),
-    *(_precision(*part) for part in (("cuda", "matmul"), ("cudnn",), ("cudnn", "conv"), ("cudnn", "rnn"))),
+    *(
+        _precision(*part)
+        for part in (("cuda", "matmul"), ("cudnn",), ("cudnn", "conv"), ("cudnn", "rnn"))
+    ),
     *(_attribute(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")),
     *(_attribute(torch.backends.mkldnn, name) for name in ("enabled", "deterministic")),
     _attribute(torch.backends.opt_einsum, "enabled"),
     _attribute(torch.backends.opt_einsum, "strategy"),
-    Setting("flash attention", torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
-    Setting("plain attention", torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
-    Setting("fast transformers", torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+    Setting(
+        "flash attention",
+        torch.backends.cuda.flash_sdp_enabled,
+        torch.backends.cuda.enable_flash_sdp,
+    ),
+    Setting(
+        "plain attention", torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp
+    ),
+    Setting(
+        "fast transformers",
+        torch.backends.mha.get_fastpath_enabled,
+        torch.backends.mha.set_fastpath_enabled,
+    ),
     Setting("warnings of torch", torch.is_warn_always_enabled, torch.set_warn_always),
-    Setting("print options of torch", _read_print_options, lambda options: torch.set_printoptions(**options)),
+    Setting(
+        "print options of torch",
+        _read_print_options,
+        lambda options: torch.set_printoptions(**options),
+    ),
     Setting("hooks of all modules", _read_module_hooks, _write_module_hooks),
     Setting("random numbers of torch", _read_torch_random, _write_torch_random),
     Setting("random numbers", random.getstate, random.setstate),
@@ -364,15 +453,24 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("errors of NumPy", np.geterr, lambda errors: np.seterr(**errors), _NUMPY_ERRORS),
     Setting("error handler of NumPy", np.geterrcall, np.seterrcall),
     Setting("buffer of NumPy", np.getbufsize, np.setbufsize),
-    Setting("print options of NumPy", np.get_printoptions, lambda options: np.set_printoptions(**options)),
+    Setting(
+        "print options of NumPy",
+        np.get_printoptions,
+        lambda options: np.set_printoptions(**options),
+    ),
     Setting("matplotlib", _read_figures, _write_figures),
     Setting("working directory", os.getcwd, _write_directory),
     Setting("environment", lambda: dict(os.environ), _write_environment),
-    Setting("locale", partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)),
+    Setting(
+        "locale", partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)
+    ),
     *map(_list_of_sys, ("path", "meta_path", "path_hooks", "argv")),
     Setting("imported modules", sys.modules.copy, _write_modules),
     *(_attribute(sys, name) for name in ("stdin", "stdout", "stderr")),
-    *(_attribute(sys, name) for name in ("excepthook", "displayhook", "unraisablehook", "breakpointhook")),
+    *(
+        _attribute(sys, name)
+        for name in ("excepthook", "displayhook", "unraisablehook", "breakpointhook")
+    ),
     _attribute(threading, "excepthook"),
     Setting("trace function", sys.gettrace, sys.settrace),
     Setting("profile function", sys.getprofile, sys.setprofile),
@@ -395,12 +493,16 @@ def start_run() -> None:
             setting.put(setting.start)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
-    torch.default_generator.manual_seed(0)  # torch.manual_seed does the same for every kind of device, and takes longer
+    torch.default_generator.manual_seed(
+        0
+    )  # torch.manual_seed does the same for every kind of device, and takes longer
 
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Put all :data:`SETTINGS` back after the block, and keep what is printed and warned of to itself."""
+    """Put all :data:`SETTINGS` back after the block, and keep what is printed and warned of to
+    itself.
+    """
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(io.StringIO()))
         stack.enter_context(redirect_stderr(io.StringIO()))

@@ -1,7 +1,9 @@
-"""Lessons: the notebooks of the labs as cells, with their solutions, with blanks, and with one fault in a solution.
+"""Lessons: the notebooks of the labs as cells, with their solutions, with blanks, and with one
+fault in a solution.
 
-A notebook is its instructor's version: a cell that holds an exercise carries nbgrader's metadata, and what a student
-writes stands between ``### BEGIN SOLUTION`` and ``### END SOLUTION``. The cell after it holds the check.
+A notebook is its instructor's version: a cell that holds an exercise carries nbgrader's metadata,
+and what a student writes stands between ``### BEGIN SOLUTION`` and ``### END SOLUTION``. The cell
+after it holds the check.
 """
 
 import ast
@@ -19,19 +21,22 @@ from textwrap import indent
 from types import ModuleType
 from typing import Any
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.text import known_name
 
 VERSION = version("glassformer")
 LABS = ("hand_designed", "sentiment", "lookup", "gpt_oss")
-CODE_STUB, TEXT_STUB = "# YOUR CODE HERE\nraise NotImplementedError()", "YOUR ANSWER HERE"
+CODE_STUB = "# YOUR CODE HERE\nraise NotImplementedError()"
+TEXT_STUB = "YOUR ANSWER HERE"
 
 # In a wheel, and in a checkout.
 _PLACES = (Path(__file__).parent / "lessons", Path(__file__).parents[3] / "notebooks")
 _CELL = re.compile(r"^# %%(?P<markdown> \[markdown\])?(?P<metadata>.*)$", re.MULTILINE)
 _KEY = re.compile(r"\s*(\w+)=")
 _MAGIC = re.compile(r"^# (?=[%!][a-zA-Z])", re.MULTILINE)
-_SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n(.*?)^[ \t]*### END SOLUTION$", re.MULTILINE | re.DOTALL)
+_SOLUTION = re.compile(
+    r"^([ \t]*)### BEGIN SOLUTION\n(.*?)^[ \t]*### END SOLUTION$", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -50,19 +55,28 @@ class Cell:
     @property
     def exercise(self) -> str | None:
         """The name of the exercise of code that the cell holds."""
-        return self.nbgrader["grade_id"] if self.kind == "code" and self.nbgrader.get("solution") else None
+        if self.kind == "code" and self.nbgrader.get("solution"):
+            return self.nbgrader["grade_id"]
+        return None
 
     @property
     def checks(self) -> str | None:
         """The name of the exercise that the cell checks: that of its grade_id without "-check"."""
         is_check = self.kind == "code" and self.nbgrader.get("grade")
-        return self.nbgrader["grade_id"].removesuffix("-check") if is_check else None
+        if is_check:
+            return self.nbgrader["grade_id"].removesuffix("-check")
+        return None
 
 
 def lab_name(name: str) -> str:
     """The name of a lab, given with ``-`` or with ``_``."""
     lab = name.replace("-", "_")
-    require(lab in LABS, f"the lab '{name}'", f"one of {', '.join(LABS)}", known_name(lab, LABS))
+    if lab not in LABS:
+        raise InputError(
+            got=f"the lab '{name}'",
+            expected=f"one of {', '.join(LABS)}",
+            fix=known_name(lab, LABS),
+        )
     return lab
 
 
@@ -78,12 +92,15 @@ def read_lesson(lab: str) -> tuple[Cell, ...]:
         source = text[mark.end() : end].strip("\n")
         if mark["markdown"]:
             source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
-        cells.append(Cell("markdown" if mark["markdown"] else "code", source, _metadata(mark["metadata"])))
+        cells.append(
+            Cell("markdown" if mark["markdown"] else "code", source, _metadata(mark["metadata"]))
+        )
     return tuple(cells)
 
 
 def _metadata(text: str) -> dict[str, Any]:
-    found, position = {}, 0
+    found = {}
+    position = 0
     while key := _KEY.match(text, position):
         found[key[1]], position = json.JSONDecoder().raw_decode(text, key.end())
     return found
@@ -91,7 +108,9 @@ def _metadata(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fault:
-    """A wrong answer: an edit of a solution's text, the sentence that a student reads who makes it, and a name."""
+    """A wrong answer: an edit of a solution's text, the sentence that a student reads who makes it,
+    and a name.
+    """
 
     change: tuple[str, str]
     says: str | None = None
@@ -99,11 +118,16 @@ class Fault:
 
 
 @cache
-def read_faults(lab: str, directory: Path = Path(__file__).parent / "faults") -> dict[str, tuple[Fault, ...]]:
+def read_faults(
+    lab: str, directory: Path = Path(__file__).parent / "faults"
+) -> dict[str, tuple[Fault, ...]]:
     """The faults of each exercise of a lab: the usual ones, or those of another directory."""
     text = (directory / f"{lab}.toml").read_text(encoding="utf-8")
     return {
-        exercise: tuple(Fault((row["change"][0], row["change"][1]), row.get("says"), row.get("name")) for row in rows)
+        exercise: tuple(
+            Fault((row["change"][0], row["change"][1]), row.get("says"), row.get("name"))
+            for row in rows
+        )
         for exercise, rows in tomllib.loads(text).items()
     }
 
@@ -114,7 +138,9 @@ def points(lab: str) -> dict[str, int]:
 
 
 def blanked(cell: Cell) -> str:
-    """The cell's source with nbgrader's stub in place of each solution, or of the whole where none is marked."""
+    """The cell's source with nbgrader's stub in place of each solution, or of the whole where none
+    is marked.
+    """
     if not cell.nbgrader.get("solution"):
         return cell.source
     stub = CODE_STUB if cell.kind == "code" else TEXT_STUB
@@ -122,20 +148,28 @@ def blanked(cell: Cell) -> str:
     def indented(match: re.Match[str]) -> str:
         return "\n".join(match[1] + line for line in stub.splitlines())
 
-    return _SOLUTION.sub(indented, cell.source) if _SOLUTION.search(cell.source) else stub
+    if _SOLUTION.search(cell.source):
+        return _SOLUTION.sub(indented, cell.source)
+    return stub
 
 
 def changed(source: str, before: str, after: str) -> str:
     """The source with ``before`` replaced in its solutions, where it stands exactly once."""
     count = sum(match[2].count(before) for match in _SOLUTION.finditer(source))
-    require(
-        count == 1, f"{before!r}, which is {count} times in the solution", "a text that is there once", "Extend it."
-    )
+    if count != 1:
+        raise InputError(
+            got=f"{before!r}, which is {count} times in the solution",
+            expected="a text that is there once",
+            fix="Extend it.",
+        )
     return _SOLUTION.sub(lambda match: match[0].replace(before, after), source)
 
 
-def answer(lab: str, exercise: str, change: tuple[str, str] | None = None, text: str | None = None) -> Any:
-    """What the lesson's check of ``exercise`` is called with, after the set-up cell and the exercises up to this one.
+def answer(
+    lab: str, exercise: str, change: tuple[str, str] | None = None, text: str | None = None
+) -> Any:
+    """What the lesson's check of ``exercise`` is called with, after the set-up cell and the
+    exercises up to this one.
 
     Args:
         change: A text in the solution and what stands in its place.
@@ -146,21 +180,29 @@ def answer(lab: str, exercise: str, change: tuple[str, str] | None = None, text:
         if "setup" in cell.metadata.get("tags", ()):
             sources.append(cell.source)
         elif cell.exercise == exercise:
-            sources.append(text or (cell.source if change is None else changed(cell.source, *change)))
+            sources.append(
+                text or (cell.source if change is None else changed(cell.source, *change))
+            )
         elif cell.exercise:
             sources.append(cell.source)
         elif cell.checks == exercise:
-            return run_cells([*sources, f"checked_answer = {ast.unparse(_checked(cell))}"])["checked_answer"]
+            return run_cells([*sources, f"checked_answer = {ast.unparse(_checked(cell))}"])[
+                "checked_answer"
+            ]
     raise AssertionError(f"{lab} has no cell that checks {exercise}")
 
 
 def _checked(cell: Cell) -> ast.expr:
     """What the check of a cell is called with, after the exercise's name."""
-    return next(node.args[1] for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call))
+    return next(
+        node.args[1] for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)
+    )
 
 
 def checked_names(lab: str) -> dict[str, str]:
-    """The name that answers each exercise in the lesson, in its order, where the check is called with a name."""
+    """The name that answers each exercise in the lesson, in its order, where the check is called
+    with a name.
+    """
     checked = {cell.checks: _checked(cell) for cell in read_lesson(lab) if cell.checks}
     return {exercise: node.id for exercise, node in checked.items() if isinstance(node, ast.Name)}
 
@@ -181,7 +223,8 @@ class _Cells(InspectLoader):
 
 
 def edition(lab: str, published: bool) -> list[Cell]:
-    """The cells of a lesson; without the ``published`` ones a place for an answer stands for each run of them.
+    """The cells of a lesson; without the ``published`` ones a place for an answer stands for each
+    run of them.
 
     Cells with this tag show answers in words that the lab's report has published.
     """
@@ -197,13 +240,16 @@ def edition(lab: str, published: bool) -> list[Cell]:
     return cells
 
 
-def notebook(lab: str, *, seed: int = 0, solutions: bool = False, published: bool | None = None) -> dict[str, Any]:
+def notebook(
+    lab: str, *, seed: int = 0, solutions: bool = False, published: bool | None = None
+) -> dict[str, Any]:
     """A lab's notebook as JSON values of nbformat 4.5, without outputs.
 
     Args:
         seed: The variant of its tasks that its checks ask for.
         solutions: Whether solutions stand in it, or blanks.
-        published: Whether it shows the published answers in words. None: where solutions stand in it.
+        published: Whether it shows the published answers in words. None: where solutions stand in
+            it.
     """
     cells = []
     for number, cell in enumerate(edition(lab, solutions if published is None else published)):
@@ -212,9 +258,18 @@ def notebook(lab: str, *, seed: int = 0, solutions: bool = False, published: boo
             source = _of_variant(lab, cell.exercise, source)
         if cell.kind == "code":
             source = _MAGIC.sub("", source)
-            source = source.replace(f'lesson("{lab}")', f'lesson("{lab}", seed={seed})') if seed else source
-        made = {"cell_type": cell.kind, "id": cell.nbgrader.get("grade_id", f"cell-{number}"), "source": source}
-        made |= {"metadata": cell.metadata} | ({"execution_count": None, "outputs": []} if cell.kind == "code" else {})
+            if seed:
+                source = source.replace(f'lesson("{lab}")', f'lesson("{lab}", seed={seed})')
+            else:
+                source = source
+        made = {
+            "cell_type": cell.kind,
+            "id": cell.nbgrader.get("grade_id", f"cell-{number}"),
+            "source": source,
+        }
+        made |= {"metadata": cell.metadata} | (
+            {"execution_count": None, "outputs": []} if cell.kind == "code" else {}
+        )
         cells.append(made)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     about = {
@@ -227,14 +282,20 @@ def notebook(lab: str, *, seed: int = 0, solutions: bool = False, published: boo
 
 def _of_variant(lab: str, exercise: str, source: str) -> str:
     exercises = import_module(f"glassformer.course.exercises.{lab}")
-    body = exercises.variant_solution(exercise) if hasattr(exercises, "variant_solution") else None
+    body = None
+    if hasattr(exercises, "variant_solution"):
+        body = exercises.variant_solution(exercise)
     if body is None:
         return source
-    return _SOLUTION.sub(lambda match: indent(f"### BEGIN SOLUTION\n{body}\n### END SOLUTION", match[1]), source)
+    return _SOLUTION.sub(
+        lambda match: indent(f"### BEGIN SOLUTION\n{body}\n### END SOLUTION", match[1]), source
+    )
 
 
 def otter_tests(lab: str, seed: int = 0) -> dict[str, str]:
-    """A test file of Otter for each exercise of a lab, by the file's name: it calls a check of its own."""
+    """A test file of Otter for each exercise of a lab, by the file's name: it calls a check of its
+    own.
+    """
     tests = {}
     for cell in read_lesson(lab):
         if cell.checks:

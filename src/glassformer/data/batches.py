@@ -1,5 +1,6 @@
-"""Batches of texts of different length, with little padding: in training, texts of similar length, shuffled each epoch;
-for a whole set, sorted by length."""
+"""Batches of texts of different length, with little padding: in training, texts of similar length,
+shuffled each epoch; for a whole set, sorted by length.
+"""
 
 import operator
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from glassformer.data.random_streams import generator
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, require_positive
 
 _POOL = 50
 _MOST_CLASSES = 1 << 31
@@ -31,30 +32,41 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -
 
     A row may contain ``pad_id`` too; ``real`` is then True there.
     """
-    require(len(rows) > 0, "no rows", "at least one", "Pass the tokens of at least one text.")
+    if len(rows) <= 0:
+        raise InputError(
+            got="no rows",
+            expected="at least one",
+            fix="Pass the tokens of at least one text.",
+        )
     _require_tokens(rows)
     lengths = np.array([len(row) for row in rows])
     longest = int(lengths.max())
     width = longest if length is None else length
-    require(
-        width >= longest,
-        f"length = {width} for a row of {longest} tokens",
-        f"at least {longest}",
-        "Encode texts with max_len = length.",
-    )
+    if not width >= longest:
+        raise InputError(
+            got=f"length = {width} for a row of {longest} tokens",
+            expected=f"at least {longest}",
+            fix="Encode texts with max_len = length.",
+        )
     tokens = np.full((len(rows), width), pad_id, np.int64)
     real = np.arange(width) < lengths[:, None]
     try:  # NumPy alone would cut fractions off.
-        tokens[real] = np.fromiter(map(operator.index, chain.from_iterable(rows)), np.int64, count=int(lengths.sum()))
+        tokens[real] = np.fromiter(
+            map(operator.index, chain.from_iterable(rows)), np.int64, count=int(lengths.sum())
+        )
     except (TypeError, OverflowError) as error:
-        raise InputError(f"a row with another thing than tokens ({error})", "whole numbers", "Encode it.") from error
+        raise InputError(
+            f"a row with another thing than tokens ({error})", "whole numbers", "Encode it."
+        ) from error
     return Padded(torch.from_numpy(tokens), torch.from_numpy(real))
 
 
 def in_length_order(lengths: Sequence[int], size: int) -> list[list[int]]:
-    """Row numbers in batches of ``size``, the longest texts first, so that too little memory shows at once.
+    """Row numbers in batches of ``size``, the longest texts first, so that too little memory shows
+    at once.
 
-    Every row is in exactly one batch; the last batch may be smaller. Rows of equal length keep their order.
+    Every row is in exactly one batch; the last batch may be smaller. Rows of equal length keep
+    their order.
     """
     require_positive(size=size)
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
@@ -64,11 +76,12 @@ def in_length_order(lengths: Sequence[int], size: int) -> list[list[int]]:
 class TextBatches:
     """Labelled texts in batches, as a function of the step: the data of a task of training.
 
-    Epoch e draws an order from (``seed``, e) and cuts it into pools of 50 batches. Each pool is sorted by length and
-    cut into batches; the batches of all pools are shuffled. An example occurs once per epoch; one batch may be smaller.
+    Epoch e draws an order from (``seed``, e) and cuts it into pools of 50 batches. Each pool is
+    sorted by length and cut into batches; the batches of all pools are shuffled. An example occurs
+    once per epoch; one batch may be smaller.
 
-    Labels are classes from 0. A batch is ``{"tokens": int64 [batch, position], "real": bool [batch, position],
-    "labels": int64 [batch]}``.
+    Labels are classes from 0. A batch is ``{"tokens": int64 [batch, position], "real": bool [batch,
+    position], "labels": int64 [batch]}``.
     """
 
     def __init__(
@@ -79,20 +92,28 @@ class TextBatches:
         *,
         seed: int = 0,
     ) -> None:
-        require(
-            len(rows) == len(labels) > 0,
-            f"{len(rows)} texts with {len(labels)} labels",
-            "one label per text, and at least one of both",
-            "Encode the texts of the same examples.",
-        )
+        if not len(rows) == len(labels) > 0:
+            raise InputError(
+                got=f"{len(rows)} texts with {len(labels)} labels",
+                expected="one label per text, and at least one of both",
+                fix="Encode the texts of the same examples.",
+            )
         for label in labels:
             if not isinstance(label, Integral) or not 0 <= label < _MOST_CLASSES:
-                raise InputError(f"the label {label!r}", "whole numbers from 0", "Number the classes from 0.")
+                raise InputError(
+                    f"the label {label!r}", "whole numbers from 0", "Number the classes from 0."
+                )
         _require_tokens(rows)
-        require(seed >= 0, f"seed = {seed}", "a seed of at least 0", "Pass seed >= 0.")
+        if not seed >= 0:
+            raise InputError(
+                got=f"seed = {seed}",
+                expected="a seed of at least 0",
+                fix="Pass seed >= 0.",
+            )
         self.rows = [list(row) for row in rows]
         self.labels = torch.tensor(labels, dtype=torch.int64)
-        self.pad_id, self.seed = pad_id, seed
+        self.pad_id = pad_id
+        self.seed = seed
         self._lengths = np.array([len(row) for row in self.rows])
         self._drawn: tuple[int, int] | None = None
         self._batches: list[np.ndarray] = []
@@ -107,10 +128,16 @@ class TextBatches:
 
     def __call__(self, step: int, size: int) -> dict[str, Tensor]:
         """The batch of update ``step`` (from 0), a pure function of the step and the size."""
-        require(step >= 0, f"step = {step}", "a step of at least 0", "Count steps from 0.")
+        if not step >= 0:
+            raise InputError(
+                got=f"step = {step}",
+                expected="a step of at least 0",
+                fix="Count steps from 0.",
+            )
         epoch, index = divmod(step, self.steps_per_epoch(size))
         if self._drawn != (epoch, size):
-            self._batches, self._drawn = self._draw(epoch, size), (epoch, size)
+            self._batches = self._draw(epoch, size)
+            self._drawn = (epoch, size)
         return self.gather(self._batches[index].tolist())
 
     def gather(self, chosen: Sequence[int]) -> dict[str, Tensor]:
@@ -132,5 +159,12 @@ class TextBatches:
 def _require_tokens(rows: Sequence[Sequence[int]]) -> None:
     for row in rows:
         if isinstance(row, str):  # NumPy would take digits in a text for tokens.
-            raise InputError(f"the text {row[:40]!r} as a row", "token ids", "Encode it with a tokenizer.")
-        require(len(row) > 0, "a row without tokens", "at least one token each", "Encode texts: an empty one has CLS.")
+            raise InputError(
+                f"the text {row[:40]!r} as a row", "token ids", "Encode it with a tokenizer."
+            )
+        if len(row) <= 0:
+            raise InputError(
+                got="a row without tokens",
+                expected="at least one token each",
+                fix="Encode texts: an empty one has CLS.",
+            )

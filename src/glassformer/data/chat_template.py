@@ -1,7 +1,8 @@
-"""Chat templates: from the messages of a conversation to the text and the tokens that a model continues.
+"""Chat templates: from the messages of a conversation to the text and the tokens that a model
+continues.
 
-A template is a Jinja2 program that comes with the model, and renders as in transformers. It runs in a process of its
-own with limits, see :mod:`~glassformer.data.template_process`.
+A template is a Jinja2 program that comes with the model, and renders as in transformers. It runs in
+a process of its own with limits, see :mod:`~glassformer.data.template_process`.
 """
 
 import json
@@ -23,7 +24,7 @@ from glassformer.data.released_tokenizer import (
     tokenizer_places,
 )
 from glassformer.data.tokenizer import whole_text
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.files import local_path
 from glassformer.processor_time import allowed
 from glassformer.text import one_line
@@ -33,7 +34,9 @@ LARGEST_TEMPLATE = 2**16
 """Most bytes of a template; published ones have up to 17,000."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _HANGS = 600
-"""Seconds by the clock after which a process that does not compute is given up: its limit is processor time."""
+"""Seconds by the clock after which a process that does not compute is given up: its limit is
+processor time.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,24 @@ class ChatTemplate:
 
     def __post_init__(self) -> None:
         size = len(self.text.encode(errors="replace"))
-        most = f"at most {LARGEST_TEMPLATE:,}"
-        require(size <= LARGEST_TEMPLATE, f"{self.source} of {size:,} bytes", most, "Use the model's own template.")
+        if not size <= LARGEST_TEMPLATE:
+            raise InputError(
+                got=f"{self.source} of {size:,} bytes",
+                expected=f"at most {LARGEST_TEMPLATE:,}",
+                fix="Use the model's own template.",
+            )
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        **variables: Any,
     ) -> str:
         """The text of a conversation.
 
         Args:
-            messages: Each with ``"role"`` and usually ``"content"``; a key that holds None is left out.
+            messages: Each with ``"role"`` and usually ``"content"``; a key that holds None is left
+                out.
             add_generation_prompt: Whether the beginning of the assistant's next message follows.
             variables: Others that the template reads, such as ``tools`` or ``enable_thinking``.
         """
@@ -85,7 +96,9 @@ class ChatTemplate:
             )
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(
-                f"messages that are not JSON: {error}", "strings, numbers, lists and dicts", "Convert them."
+                f"messages that are not JSON: {error}",
+                "strings, numbers, lists and dicts",
+                "Convert them.",
             ) from error
         answer = self._answer(request)
         if "text" not in answer:
@@ -103,42 +116,66 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> list[int]:
-        """The tokens of a conversation, ``tokenizer.begin`` once at their beginning, as with llama.cpp.
+        """The tokens of a conversation, ``tokenizer.begin`` once at their beginning, as with
+        llama.cpp.
 
-        With transformers it is there only where the template writes it. What the template writes is read with the
-        names of special tokens. In messages of others than the assistant these names stay text: writing
-        ``<|im_end|>`` does not end a message.
+        With transformers it is there only where the template writes it. What the template writes is
+        read with the names of special tokens. In messages of others than the assistant these names
+        stay text: writing ``<|im_end|>`` does not end a message.
         """
         written = json.dumps(list(messages), ensure_ascii=False, default=str)
         mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in written)
         names = sorted(filter(None, tokenizer.specials), key=len, reverse=True)
         pattern = "|".join(map(re.escape, names)) or "(?!)"
-        kept = [each if each.get("role") == "assistant" else _marked(each, pattern, mark) for each in messages]
+        kept = [
+            each if each.get("role") == "assistant" else _marked(each, pattern, mark)
+            for each in messages
+        ]
         text = whole_text(self.render(kept, add_generation_prompt, **variables))
-        tokens, ids = tokenizer.prompt(text, mark if mark in text else ""), {*tokenizer.specials.values()}
-        found, names = [each for each in tokens if each in ids], re.findall(pattern, text)
-        escaped, fix = f"\\u{ord(mark):04x}" in text, "Pass no special token's name."
-        require(not escaped, "a template that writes letters as numbers", "text as it is", fix)
+        tokens = tokenizer.prompt(text, mark if mark in text else "")
+        ids = {*tokenizer.specials.values()}
+        found = [each for each in tokens if each in ids]
+        names = re.findall(pattern, text)
+        escaped = f"\\u{ord(mark):04x}" in text
+        fix = "Pass no special token's name."
+        if escaped:
+            raise InputError(
+                got="a template that writes letters as numbers",
+                expected="text as it is",
+                fix=fix,
+            )
         right = mark not in text or found == list(map(tokenizer.special, names))
-        require(right, "a tokenizer that looks for special tokens in some places only", "one that finds all", fix)
+        if not right:
+            raise InputError(
+                got="a tokenizer that looks for special tokens in some places only",
+                expected="one that finds all",
+                fix=fix,
+            )
         return tokenizer.begun(tokens)
 
     def _answer(self, request: str) -> dict[str, Any]:
-        # -I -S: neither modules beside the script nor what the environment runs at the start of an interpreter.
+        # -I -S: neither modules beside the script nor what the environment runs at the start of an
+        # interpreter.
         command = [sys.executable, "-I", "-S", template_process.__file__]
         try:
-            done = subprocess.run(command, input=request.encode(), capture_output=True, timeout=_HANGS, check=False)
+            done = subprocess.run(
+                command, input=request.encode(), capture_output=True, timeout=_HANGS, check=False
+            )
         except OSError as error:
             return {"error": f"no process: {error}"}
         except subprocess.TimeoutExpired:
-            return {"error": f"no text after {_HANGS} s by the clock, most of which its process was waiting"}
+            return {
+                "error": f"no text after {_HANGS} s by the clock, most of which its process was waiting"
+            }
         if done.returncode != 0:
             return {"error": _ending(done.returncode, done.stderr.decode(errors="replace"))}
         try:
             answer = json.loads(done.stdout.splitlines()[-1])
         except (IndexError, ValueError):
             return {"error": "a process that ended without an answer"}
-        return answer if isinstance(answer, dict) else {"error": "a process that ended without an answer"}
+        if isinstance(answer, dict):
+            return answer
+        return {"error": "a process that ended without an answer"}
 
 
 def _directories_of_jinja() -> list[str]:
@@ -163,12 +200,16 @@ def _ending(status: int, complaints: str) -> str:
 
 
 def template_from_gguf(metadata: Mapping[str, Any], source: str) -> ChatTemplate | None:
-    """The chat template in a GGUF file's metadata, of several the default one; None if there is none."""
+    """The chat template in a GGUF file's metadata, of several the default one; None if there is
+    none.
+    """
     tokens = metadata.get("tokenizer.ggml.tokens", ())
 
     def token(kind: str) -> str | None:
         found = metadata.get(f"tokenizer.ggml.{kind}_token_id")
-        return str(tokens[found]) if isinstance(found, int) and 0 <= found < len(tokens) else None
+        if isinstance(found, int) and 0 <= found < len(tokens):
+            return str(tokens[found])
+        return None
 
     return _template(metadata.get("tokenizer.chat_template"), token("bos"), token("eos"), source)
 
@@ -178,9 +219,12 @@ def template_from_directory(directory: Path | str) -> ChatTemplate | None:
     ``tokenizer_config.json``; None without."""
     for place in tokenizer_places(local_path(directory)):
         config = read_tokenizer_config(place)
-        text, file = config.get("chat_template"), place / "chat_template.jinja"
+        text = config.get("chat_template")
+        file = place / "chat_template.jinja"
         if isinstance(text, list):
-            named = (each for each in text if isinstance(each, dict) and each.get("name") == "default")
+            named = (
+                each for each in text if isinstance(each, dict) and each.get("name") == "default"
+            )
             text = next(named, {}).get("template")
         elif isinstance(text, dict):
             text = text.get("default")
@@ -195,18 +239,26 @@ def template_from_directory(directory: Path | str) -> ChatTemplate | None:
 def _template(text: Any, bos: str | None, eos: str | None, source: str) -> ChatTemplate | None:
     if text is None or (isinstance(text, str) and not text):  # some files of GGUF have an empty one
         return None
-    require(isinstance(text, str), f"{source} with a chat template that is no text", "a text", "Download it again.")
+    if not isinstance(text, str):
+        raise InputError(
+            got=f"{source} with a chat template that is no text",
+            expected="a text",
+            fix="Download it again.",
+        )
     return ChatTemplate(text, bos, eos, f"the chat template of {source}")
 
 
 def _as_read(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message without keys that hold None, and its reasoning under the names that templates read, as in
-    transformers."""
+    """A message without keys that hold None, and its reasoning under the names that templates read,
+    as in transformers.
+    """
     if not isinstance(message, Mapping):
         return message
     given = {name: value for name, value in message.items() if value is not None}
     said = next((given[name] for name in _REASONING if name in given), None)
-    return given if said is None else {"thinking": said, **given, "reasoning_content": said}
+    if said is None:
+        return given
+    return {"thinking": said, **given, "reasoning_content": said}
 
 
 def _marked(value: Any, pattern: str, mark: str) -> Any:
@@ -214,5 +266,9 @@ def _marked(value: Any, pattern: str, mark: str) -> Any:
     if isinstance(value, str):
         return re.sub(pattern, lambda name: mark.join([*name[0], ""]), value)
     if isinstance(value, Mapping):  # keys too: a template may write a tool's answer out as JSON
-        return {_marked(key, pattern, mark): _marked(each, pattern, mark) for key, each in value.items()}
-    return [_marked(each, pattern, mark) for each in value] if isinstance(value, list | tuple) else value
+        return {
+            _marked(key, pattern, mark): _marked(each, pattern, mark) for key, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_marked(each, pattern, mark) for each in value]
+    return value

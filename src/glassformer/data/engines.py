@@ -1,7 +1,9 @@
-"""Engines of the library tokenizers: their failures and their time, which depend on a file and a text.
+"""Engines of the library tokenizers: their failures and their time, which depend on a file and a
+text.
 
-A regular expression of a file may backtrack. The library gives up a single match after ten million steps, by an error
-that is no :class:`Exception`; a text may have many such matches, and no call can be interrupted.
+A regular expression of a file may backtrack. The library gives up a single match after ten million
+steps, by an error that is no :class:`Exception`; a text may have many such matches, and no call can
+be interrupted.
 """
 
 import re
@@ -26,7 +28,9 @@ _REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d+,\})")
 
 @contextmanager
 def engine_errors(source: str, action: str) -> Iterator[None]:
-    """Raise :class:`~glassformer.errors.InputError` where the engine of ``source`` fails within itself."""
+    """Raise :class:`~glassformer.errors.InputError` where the engine of ``source`` fails within
+    itself.
+    """
     try:
         yield
     except BaseException as error:
@@ -40,8 +44,11 @@ def _failure(source: str, action: str, error: BaseException) -> InputError:
     return InputError(got, "regular expressions that can split any text", _FIX)
 
 
-def encoding_of(engine: tokenizers.Tokenizer, text: str, source: str, backtracks: bool) -> tokenizers.Encoding:
-    """The engine's encoding of ``text``, without special tokens; ``backtracks`` as :func:`may_backtrack` gives it.
+def encoding_of(
+    engine: tokenizers.Tokenizer, text: str, source: str, backtracks: bool
+) -> tokenizers.Encoding:
+    """The engine's encoding of ``text``, without special tokens; ``backtracks`` as
+    :func:`may_backtrack` gives it.
 
     Raises:
         InputError: The engine fails, or takes very long.
@@ -50,19 +57,24 @@ def encoding_of(engine: tokenizers.Tokenizer, text: str, source: str, backtracks
         if backtracks:
             _require_fast(engine, text, source)
         return engine.encode(text, add_special_tokens=False)
-    except BaseException as error:  # without a context manager, which would take a tenth of a short text's time
+    except (
+        BaseException
+    ) as error:  # without a context manager, which would take a tenth of a short text's time
         if not is_panic(error):
             raise
         raise _failure(source, f"it splits a text of {len(text):,} characters", error) from error
 
 
 def may_backtrack(content: Mapping[str, Any]) -> bool:
-    """Whether a ``tokenizer.json`` has a regular expression that repeats a group, or that has more than two
-    repetitions in a row.
+    """Whether a ``tokenizer.json`` has a regular expression that repeats a group, or that has more
+    than two repetitions in a row.
 
-    Those of published models rarely do, and split a text in time that is proportional to its length.
+    Those of published models rarely do, and split a text in time that is proportional to its
+    length.
     """
-    return any(map(_backtracks, _expressions([content.get("normalizer"), content.get("pre_tokenizer")])))
+    return any(
+        map(_backtracks, _expressions([content.get("normalizer"), content.get("pre_tokenizer")]))
+    )
 
 
 def _expressions(content: Any) -> Iterator[str]:
@@ -83,13 +95,17 @@ def _backtracks(expression: str) -> bool:
 
 
 def _require_fast(engine: tokenizers.Tokenizer, text: str, source: str) -> None:
-    """Refuse a text whose beginning takes too long. Twice the length takes only a few times as long."""
-    budget, length = Budget(SECONDS), _PREFIX
+    """Refuse a text whose beginning takes too long. Twice the length takes only a few times as
+    long.
+    """
+    budget = Budget(SECONDS)
+    length = _PREFIX
     while length < len(text):
         engine.encode(text[:length], add_special_tokens=False)
         if budget.is_over():
             raise InputError(
-                f"{source}, which takes {SECONDS:g} seconds for the first {length:,} of {len(text):,} characters",
+                f"{source}, which takes {SECONDS:g} seconds for the first {length:,} of "
+                f"{len(text):,} characters",
                 "regular expressions that take time in proportion to a text's length",
                 _FIX,
             )

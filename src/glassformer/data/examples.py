@@ -13,11 +13,13 @@ import numpy as np
 
 from glassformer.data.random_streams import generator, require_fractions
 from glassformer.data.unicode_words import is_mark, unified
-from glassformer.errors import require
+from glassformer.errors import InputError
 
 CLASSES = ("negative", "positive")
 KINDS = ("plain", "negation", "contrast", "irony")
-"""What decides a review's class: its words; negated words; the last clause; the opposite of the words."""
+"""What decides a review's class: its words; negated words; the last clause; the opposite of the
+words.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,22 +45,31 @@ class SentimentData:
     def __post_init__(self) -> None:
         for name in ("train", "validation", "test"):
             part = getattr(self, name)
-            require(len(part) > 0, f"no {name} examples", "at least one in each part", "Split with split_by_text.")
+            if len(part) <= 0:
+                raise InputError(
+                    got=f"no {name} examples",
+                    expected="at least one in each part",
+                    fix="Split with split_by_text.",
+                )
             labels = {example.label for example in part}
-            require(
-                labels <= set(range(len(self.classes))),
-                f"the labels {sorted(labels)} in {name}",
-                f"0 to {len(self.classes) - 1}, one for each of the classes {', '.join(self.classes)}",
-                "Name every class.",
-            )
+            if not labels <= set(range(len(self.classes))):
+                raise InputError(
+                    got=f"the labels {sorted(labels)} in {name}",
+                    expected=(
+                        f"0 to {len(self.classes) - 1}, one for each of the classes "
+                        f"{', '.join(self.classes)}"
+                    ),
+                    fix="Name every class.",
+                )
 
 
 def normalized(text: str) -> str:
-    """The form in which texts are compared: without spaces and punctuation, so that "It's good!" equals "it 's good".
+    """The form in which texts are compared: without spaces and punctuation, so that "It's good!"
+    equals "it 's good".
 
-    Letters in lower case with their marks, digits and symbols stay, in any script: they distinguish texts. Vowel signs,
-    tones and emoji do, and so does the place of a point between two digits: 1.5 is not 15. A text without any of these
-    is kept as it is.
+    Letters in lower case with their marks, digits and symbols stay, in any script: they distinguish
+    texts. Vowel signs, tones and emoji do, and so does the place of a point between two digits: 1.5
+    is not 15. A text without any of these is kept as it is.
     """
     plain = unified(text)
     if not plain.isascii():
@@ -76,8 +87,13 @@ def _distinguishes(sign: str) -> bool:
 
 
 def fingerprint(data: SentimentData) -> str:
-    """SHA-256 of the class names and of the texts and labels of each part in order, as 64 hexadecimal digits."""
-    parts = [[[example.text, example.label] for example in part] for part in (data.train, data.validation, data.test)]
+    """SHA-256 of the class names and of the texts and labels of each part in order, as 64
+    hexadecimal digits.
+    """
+    parts = [
+        [[example.text, example.label] for example in part]
+        for part in (data.train, data.validation, data.test)
+    ]
     # As ASCII, since an unpaired surrogate has no UTF-8 encoding.
     return hashlib.sha256(json.dumps([data.classes, parts]).encode("ascii")).hexdigest()
 
@@ -87,8 +103,9 @@ def split_by_text(
 ) -> tuple[tuple[Example, ...], ...]:
     """Split into parts of these fractions so that equal texts (:func:`normalized`) stay together.
 
-    Texts are shuffled with ``seed`` within each label and kind; each is then assigned to the part with the largest
-    deficit. So every part has about its fraction of each label and kind. Within a part, examples keep their order.
+    Texts are shuffled with ``seed`` within each label and kind; each is then assigned to the part
+    with the largest deficit. So every part has about its fraction of each label and kind. Within a
+    part, examples keep their order.
     """
     require_fractions(fractions)
     rng = generator(seed)
@@ -108,12 +125,15 @@ def split_by_text(
             deficits[largest] -= len(rows)
             parts[largest] += rows
     for part, fraction in zip(parts, fractions, strict=True):
-        require(
-            len(part) > 0,
-            f"{len(groups)} different texts for {len(fractions)} parts, none of them in a part of {fraction:g}",
-            "at least one in each part",
-            "Pass more texts or larger fractions.",
-        )
+        if len(part) <= 0:
+            raise InputError(
+                got=(
+                    f"{len(groups)} different texts for {len(fractions)} parts, none of them in a "
+                    f"part of {fraction:g}"
+                ),
+                expected="at least one in each part",
+                fix="Pass more texts or larger fractions.",
+            )
     return tuple(tuple(examples[row] for row in sorted(part)) for part in parts)
 
 

@@ -1,8 +1,9 @@
-"""The harmony format of gpt-oss's conversations: messages to tokens, and the tokens of a reply to messages.
+"""The harmony format of gpt-oss's conversations: messages to tokens, and the tokens of a reply to
+messages.
 
-A message is ``<|start|>{header}<|message|>{content}<|end|>``. A header is a role and, for the assistant, a channel:
-``analysis`` for its reasoning, ``commentary`` for tool calls, ``final`` for the answer. A reply ends with
-``<|return|>``, or with ``<|call|>`` for a tool call.
+A message is ``<|start|>{header}<|message|>{content}<|end|>``. A header is a role and, for the
+assistant, a channel: ``analysis`` for its reasoning, ``commentary`` for tool calls, ``final`` for
+the answer. A reply ends with ``<|return|>``, or with ``<|call|>`` for a tool call.
 
 Source: OpenAI 2025, https://github.com/openai/harmony, docs/format.md.
 """
@@ -16,18 +17,25 @@ from typing import Literal, get_args
 
 from glassformer.config import config
 from glassformer.data.released_tokenizer import ReleasedTokenizer
-from glassformer.errors import require
+from glassformer.errors import InputError
 
 Effort = Literal["low", "medium", "high"]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
-START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
-RETURN, CALL, CONSTRAIN = "<|return|>", "<|call|>", "<|constrain|>"
+START = "<|start|>"
+CHANNEL = "<|channel|>"
+MESSAGE = "<|message|>"
+END = "<|end|>"
+RETURN = "<|return|>"
+CALL = "<|call|>"
+CONSTRAIN = "<|constrain|>"
 FORMAT_TOKENS = (START, CHANNEL, MESSAGE, END, RETURN, CALL)
 """Special tokens that a tokenizer must have."""
 STOPS = (RETURN, CALL)
 """They end the assistant's turn."""
-ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
+ANALYSIS = "analysis"
+COMMENTARY = "commentary"
+FINAL = "final"
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 KNOWLEDGE_CUTOFF = "2024-06"
@@ -35,7 +43,9 @@ KNOWLEDGE_CUTOFF = "2024-06"
 
 @config
 class Setting:
-    """The beginning of a conversation: the system message, and a developer message if there are instructions."""
+    """The beginning of a conversation: the system message, and a developer message if there are
+    instructions.
+    """
 
     effort: Effort = "medium"
     """How much the model reasons before it answers."""
@@ -65,9 +75,9 @@ class Setting:
 class Message:
     """One message of a conversation.
 
-    An assistant's message has a ``channel``: ``"analysis"``, ``"commentary"`` or ``"final"``. Its ``recipient`` may be
-    a tool, such as ``"functions.weather"``; None: everyone. A ``content_type`` is for example
-    ``"<|constrain|>json"``. A message of a tool has the tool's ``name``.
+    An assistant's message has a ``channel``: ``"analysis"``, ``"commentary"`` or ``"final"``. Its
+    ``recipient`` may be a tool, such as ``"functions.weather"``; None: everyone. A ``content_type``
+    is for example ``"<|constrain|>json"``. A message of a tool has the tool's ``name``.
     """
 
     role: Role
@@ -78,25 +88,35 @@ class Message:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        require(self.role != "tool" or bool(self.name), "a tool without a name", "its name", "Pass name.")
+        if self.role == "tool" and not bool(self.name):
+            raise InputError(
+                got="a tool without a name",
+                expected="its name",
+                fix="Pass name.",
+            )
 
 
 def require_harmony(tokenizer: ReleasedTokenizer) -> None:
-    """Raise :class:`~glassformer.errors.InputError` unless ``tokenizer`` has the format's special tokens."""
+    """Raise :class:`~glassformer.errors.InputError` unless ``tokenizer`` has the format's special
+    tokens.
+    """
     missing = [name for name in FORMAT_TOKENS if name not in tokenizer.specials]
-    require(
-        not missing,
-        f"{tokenizer.source} without {', '.join(missing)}",
-        "o200k_harmony, gpt-oss's tokenizer",
-        "Other models use other formats; 'glassformer generate' continues a plain text.",
-    )
+    if missing:
+        raise InputError(
+            got=f"{tokenizer.source} without {', '.join(missing)}",
+            expected="o200k_harmony, gpt-oss's tokenizer",
+            fix="Other models use other formats; 'glassformer generate' continues a plain text.",
+        )
 
 
-def render(messages: Iterable[Message], tokenizer: ReleasedTokenizer, *, reply: bool = True) -> list[int]:
+def render(
+    messages: Iterable[Message], tokenizer: ReleasedTokenizer, *, reply: bool = True
+) -> list[int]:
     """The tokens of a conversation.
 
-    Names of special tokens within a message stay text: writing ``<|end|>`` does not end a message. All messages are
-    rendered; see :func:`to_keep`. With ``reply``, ``<|start|>assistant`` follows them, which the model continues.
+    Names of special tokens within a message stay text: writing ``<|end|>`` does not end a message.
+    All messages are rendered; see :func:`to_keep`. With ``reply``, ``<|start|>assistant`` follows
+    them, which the model continues.
     """
     require_harmony(tokenizer)
     tokens = [token for message in messages for token in _rendered(message, tokenizer)]
@@ -106,7 +126,9 @@ def render(messages: Iterable[Message], tokenizer: ReleasedTokenizer, *, reply: 
 
 
 def to_keep(reply: Sequence[Message]) -> list[Message]:
-    """The messages of a finished reply that the next turn reads: the assistant's, without reasoning and tool calls."""
+    """The messages of a finished reply that the next turn reads: the assistant's, without reasoning
+    and tool calls.
+    """
     return [
         message
         for message in reply
@@ -126,18 +148,22 @@ class Piece:
 
 
 class ReplyReader:
-    """Reads a reply token by token as it is generated, after a prompt that ends with ``<|start|>assistant``.
+    """Reads a reply token by token as it is generated, after a prompt that ends with
+    ``<|start|>assistant``.
 
-    A reply that breaks the format is read as far as possible: a header without its end becomes the content of a message
-    of its channel, unless the reply was cut off there. The tokenizer is the one that rendered the prompt.
+    A reply that breaks the format is read as far as possible: a header without its end becomes the
+    content of a message of its channel, unless the reply was cut off there. The tokenizer is the
+    one that rendered the prompt.
     """
 
     def __init__(self, tokenizer: ReleasedTokenizer) -> None:
         require_harmony(tokenizer)
-        self.tokenizer, special = tokenizer, tokenizer.special
+        self.tokenizer = tokenizer
+        special = tokenizer.special
         self.messages: list[Message] = []
         """The messages that have ended."""
-        self._start, self._message = special(START), special(MESSAGE)
+        self._start = special(START)
+        self._message = special(MESSAGE)
         self._ends = {special(name) for name in (END, RETURN, CALL)}
         self._header: list[int] | None = []
         self._role_known = True
@@ -152,8 +178,10 @@ class ReplyReader:
             text = self._decoder.decode(self.tokenizer.token_bytes(token))
             return self._piece(text) if text else None
         if self._header is None:
-            # Between two messages there should be <|start|>; any other token begins a header without it.
-            self._header, self._role_known = [], token != self._start
+            # Between two messages there should be <|start|>; any other token begins a header
+            # without it.
+            self._header = []
+            self._role_known = token != self._start
             if token == self._start:
                 return None
         if token == self._message:
@@ -164,7 +192,9 @@ class ReplyReader:
         return None
 
     def finish(self, *, marked: bool = False) -> Piece | None:
-        """End a message, by an end token if ``marked``, or the reply; return the rest of the message, or None."""
+        """End a message, by an end token if ``marked``, or the reply; return the rest of the
+        message, or None.
+        """
         if self._current is None:
             text = self.tokenizer.decode(self._header or [])
             # A header with <|start|> and without an end is incomplete; it is not content.
@@ -179,7 +209,8 @@ class ReplyReader:
             rest = self._decoder.decode(b"", final=True)
         piece = self._piece(rest)
         self.messages.append(piece.message)
-        self._header, self._current = None, None
+        self._header = None
+        self._current = None
         self._decoder.reset()
         return Piece(piece.message, piece.text, ended=True)
 
@@ -190,8 +221,12 @@ class ReplyReader:
 
 
 def _rendered(message: Message, tokenizer: ReleasedTokenizer) -> list[int]:
-    special, text = tokenizer.special, tokenizer.encode
-    tokens = [special(START), *text(message.name if message.role == "tool" and message.name else message.role)]
+    special = tokenizer.special
+    text = tokenizer.encode
+    tokens = [
+        special(START),
+        *text(message.name if message.role == "tool" and message.name else message.role),
+    ]
     if message.recipient is not None:
         tokens += text(f" to={message.recipient}")
     if message.channel is not None:
@@ -211,12 +246,16 @@ def _read_channel(header: str) -> tuple[Message, str]:
     before, marker, after = header.partition(CHANNEL)
     if not marker:
         return Message("assistant", ""), header.strip()
-    end = next((index for index, sign in enumerate(after) if sign.isspace() or sign == "<"), len(after))
+    end = next(
+        (index for index, sign in enumerate(after) if sign.isspace() or sign == "<"), len(after)
+    )
     return Message("assistant", "", after[:end] or None), (before + after[end:]).strip()
 
 
 def _read_header(header: str, role_known: bool) -> Message:
-    """An empty message with the fields of its header; the recipient is written ``to=NAME`` or, alone, ``NAME``."""
+    """An empty message with the fields of its header; the recipient is written ``to=NAME`` or,
+    alone, ``NAME``.
+    """
     message, rest = _read_channel(header)
     words = rest.replace(CONSTRAIN, f" {CONSTRAIN}").split()
     role: Role = "assistant"
@@ -225,7 +264,8 @@ def _read_header(header: str, role_known: bool) -> Message:
         if words[0] in get_args(Role):
             role = words.pop(0)  # type: ignore[assignment]
         elif len(words) > 1:
-            role, name = "tool", words.pop(0)
+            role = "tool"
+            name = words.pop(0)
     elif words[:1] == ["assistant"]:
         words.pop(0)
     recipient = content_type = None

@@ -1,12 +1,12 @@
 """In-context lookup: key-value pairs in a context, drawn anew for every example, and a query key.
 
-A context holds facts with different keys. The answer follows from the context alone, and only from *which value is
-paired with which key*. :func:`encode` writes the same facts in three ways. A model without positions cannot answer from
-a bag of single tokens (:func:`bag_ceiling` is its best accuracy), and can from slots
-that hold a key and its value together.
+A context holds facts with different keys. The answer follows from the context alone, and only from
+*which value is paired with which key*. :func:`encode` writes the same facts in three ways. A model
+without positions cannot answer from a bag of single tokens (:func:`bag_ceiling` is its best
+accuracy), and can from slots that hold a key and its value together.
 
-Tokens: 0 is padding, then come the keys, the values, "none" (the answer when the query is absent), and one that is not
-used.
+Tokens: 0 is padding, then come the keys, the values, "none" (the answer when the query is absent),
+and one that is not used.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from glassformer.config import Fraction, Probability, Size, config
 from glassformer.data.random_streams import generator
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require_positive
 
 PAD = 0
 Split = Literal["train", "unseen", "all"]
@@ -36,10 +36,11 @@ class LookupConfig:
 
     Args:
         missing: Probability in [0, 1] that the query is in no fact; the answer is then "none".
-        distinct_values: Whether all values of a context differ; otherwise they are drawn independently.
-        held_out: Share in [0, 1) of the ``num_keys * num_values`` pairings that training never shows. It is rounded to
-            a whole number of values per key, equally many for each; which they are depends only on ``num_values`` and
-            this share.
+        distinct_values: Whether all values of a context differ; otherwise they are drawn
+            independently.
+        held_out: Share in [0, 1) of the ``num_keys * num_values`` pairings that training never
+            shows. It is rounded to a whole number of values per key, equally many for each; which
+            they are depends only on ``num_values`` and this share.
     """
 
     num_keys: Size = 256
@@ -51,18 +52,18 @@ class LookupConfig:
     held_out: Probability = 0.1
 
     def __post_init__(self) -> None:
-        require(
-            self.min_facts <= self.max_facts,
-            f"min_facts = {self.min_facts} with max_facts = {self.max_facts}",
-            "min_facts <= max_facts",
-            "Raise max_facts.",
-        )
-        require(
-            self.num_held_out < self.num_values,
-            f"held_out = {self.held_out} of {self.num_values} values",
-            "at least one value per key left to train on",
-            "Lower held_out.",
-        )
+        if not self.min_facts <= self.max_facts:
+            raise InputError(
+                got=f"min_facts = {self.min_facts} with max_facts = {self.max_facts}",
+                expected="min_facts <= max_facts",
+                fix="Raise max_facts.",
+            )
+        if not self.num_held_out < self.num_values:
+            raise InputError(
+                got=f"held_out = {self.held_out} of {self.num_values} values",
+                expected="at least one value per key left to train on",
+                fix="Lower held_out.",
+            )
         self._require_room(self.max_facts)
 
     @property
@@ -86,7 +87,9 @@ class LookupConfig:
         return self.none + 2
 
     def held_out_offsets(self) -> np.ndarray:
-        """The pairing of key k and value v is held out exactly when ``(v - k) mod num_values`` is among these."""
+        """The pairing of key k and value v is held out exactly when ``(v - k) mod num_values`` is
+        among these.
+        """
         order = np.random.default_rng(_PAIRING_SEED).permutation(self.num_values)
         return np.sort(order[: self.num_held_out])
 
@@ -94,30 +97,45 @@ class LookupConfig:
     def most_facts(self) -> int:
         """The most facts that a context can have."""
         most = self.num_keys - (self.missing > 0)
-        return min(most, self._most_values) if self.distinct_values else most
+        if self.distinct_values:
+            return min(most, self._most_values)
+        return most
 
     @property
     def _most_values(self) -> int:
-        return self.num_values // 2 if self.num_held_out else self.num_values
+        if self.num_held_out:
+            return self.num_values // 2
+        return self.num_values
 
     def _require_room(self, num_facts: int) -> None:
         got = f"{num_facts} facts with num_keys = {self.num_keys} and missing = {self.missing}"
         enough = num_facts + (self.missing > 0) <= self.num_keys
-        require(enough, got, "a key for each fact, one more with missing", "Raise num_keys or ask for fewer facts.")
-        require(
-            not self.distinct_values or num_facts <= self._most_values,
-            f"{num_facts} distinct values of num_values = {self.num_values} with held_out = {self.held_out}",
-            "no more than there are, and than half of them where pairings are held out",
-            "Raise num_values, ask for fewer facts, or use distinct_values=False.",
-        )
+        if not enough:
+            raise InputError(
+                got=got,
+                expected="a key for each fact, one more with missing",
+                fix="Raise num_keys or ask for fewer facts.",
+            )
+        if self.distinct_values and not num_facts <= self._most_values:
+            raise InputError(
+                got=(
+                    f"{num_facts} distinct values of num_values = {self.num_values} with held_out "
+                    f"= {self.held_out}"
+                ),
+                expected=(
+                    "no more than there are, and than half of them where pairings are held out"
+                ),
+                fix="Raise num_values, ask for fewer facts, or use distinct_values=False.",
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """Contexts with their queries, row by row. Where ``real`` is false, ``keys`` and ``values`` hold padding.
+    """Contexts with their queries, row by row. Where ``real`` is false, ``keys`` and ``values``
+    hold padding.
 
-    ``place`` is the index of the fact that has the query's key; if there is none, it is -1 and ``answer`` is
-    ``config.none``.
+    ``place`` is the index of the fact that has the query's key; if there is none, it is -1 and
+    ``answer`` is ``config.none``.
     """
 
     keys: Int64[Tensor, "batch fact"]
@@ -132,7 +150,9 @@ class Facts:
 
 
 class Source(NamedTuple):
-    """What an encoder reads: tokens [batch, position], or [batch, slot, 2] for slots, and which are not padding."""
+    """What an encoder reads: tokens [batch, position], or [batch, slot, 2] for slots, and which are
+    not padding.
+    """
 
     tokens: Int64[Tensor, "batch position *fields"]
     real: Bool[Tensor, "batch position"]
@@ -147,55 +167,76 @@ def sample(
     step: int = 0,
     num_facts: int | None = None,
 ) -> Facts:
-    """Draw contexts and queries, a pure function of all arguments, so that a run can resume at any step.
+    """Draw contexts and queries, a pure function of all arguments, so that a run can resume at any
+    step.
 
-    The number of facts is uniform in [min_facts, max_facts] or ``num_facts``; keys are uniform without repetition;
-    the query is uniform among the facts, or (with probability ``missing``) one that is absent. Values are uniform among
-    those that ``split`` allows with their key: not held out ("train"), held out ("unseen": training shows *no* pairing
-    of the context) or any ("all"). With ``distinct_values`` a repeated value is drawn again; for "all" this gives every
-    sequence of different values the same probability.
+    The number of facts is uniform in [min_facts, max_facts] or ``num_facts``; keys are uniform
+    without repetition; the query is uniform among the facts, or (with probability ``missing``) one
+    that is absent. Values are uniform among those that ``split`` allows with their key: not held
+    out ("train"), held out ("unseen": training shows *no* pairing of the context) or any ("all").
+    With ``distinct_values`` a repeated value is drawn again; for "all" this gives every sequence of
+    different values the same probability.
     """
     require_positive(count=count)
-    require(split in ("train", "unseen", "all"), f"split = {split!r}", "'train', 'unseen' or 'all'", "Choose one.")
-    require(
-        split != "unseen" or config.num_held_out > 0,
-        f"split = 'unseen' with held_out = {config.held_out} of {config.num_values} values",
-        "at least one pairing per key held out",
-        "Raise held_out, or measure on split='all'.",
-    )
+    if split not in ("train", "unseen", "all"):
+        raise InputError(
+            got=f"split = {split!r}",
+            expected="'train', 'unseen' or 'all'",
+            fix="Choose one.",
+        )
+    if split == "unseen" and not config.num_held_out > 0:
+        raise InputError(
+            got=f"split = 'unseen' with held_out = {config.held_out} of {config.num_values} values",
+            expected="at least one pairing per key held out",
+            fix="Raise held_out, or measure on split='all'.",
+        )
     if num_facts is not None:
         require_positive(num_facts=num_facts)
         config._require_room(num_facts)
     rng = generator(seed, step)
-    least, most = (config.min_facts, config.max_facts) if num_facts is None else (num_facts, num_facts)
+    least, most = (
+        (config.min_facts, config.max_facts) if num_facts is None else (num_facts, num_facts)
+    )
     sizes = rng.integers(least, most + 1, size=count)
     keys, values = _pairings(config, count, most, split, rng)
-    rows, place = np.arange(count), rng.integers(sizes)
-    query, answer = keys[rows, place] + 1, values[rows, place] + config.first_value
+    rows = np.arange(count)
+    place = rng.integers(sizes)
+    query = keys[rows, place] + 1
+    answer = values[rows, place] + config.first_value
     if config.missing:
         absent = rng.random(count) < config.missing
-        query, answer = np.where(absent, keys[:, most] + 1, query), np.where(absent, config.none, answer)
+        query = np.where(absent, keys[:, most] + 1, query)
+        answer = np.where(absent, config.none, answer)
         place[absent] = -1
     real = np.arange(most) < sizes[:, None]
-    tokens, values = np.where(real, keys[:, :most] + 1, PAD), np.where(real, values + config.first_value, PAD)
+    tokens = np.where(real, keys[:, :most] + 1, PAD)
+    values = np.where(real, values + config.first_value, PAD)
     return Facts(*map(torch.from_numpy, (tokens, values, real, query, answer, place)))
 
 
 def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) -> Source:
     """Write contexts as tokens for an encoder.
 
-    - "bag": keys and values as single tokens, shuffled together by ``seed`` and ``step``: pairings are lost.
-    - "positions": key, value, key, value, ... for an encoder with positions; without them it is a bag.
+    - "bag": keys and values as single tokens, shuffled together by ``seed`` and ``step``: pairings
+      are lost.
+    - "positions": key, value, key, value, ... for an encoder with positions; without them it is a
+      bag.
     - "slots": one position per fact with two fields, key and value.
 
     Tokens are [batch, 2 * fact], or [batch, fact, 2] for slots; padding comes last.
     """
     known = get_args(Encoding)
-    require(encoding in known, f"encoding = {encoding!r}", f"one of {', '.join(known)}", "Choose one of them.")
+    if encoding not in known:
+        raise InputError(
+            got=f"encoding = {encoding!r}",
+            expected=f"one of {', '.join(known)}",
+            fix="Choose one of them.",
+        )
     pairs = torch.stack([facts.keys, facts.values], dim=-1)
     if encoding == "slots":
         return Source(pairs, facts.real)
-    tokens, real = pairs.flatten(1), facts.real.repeat_interleave(2, dim=1)
+    tokens = pairs.flatten(1)
+    real = facts.real.repeat_interleave(2, dim=1)
     if encoding == "positions":
         return Source(tokens, real)
     order = _random_order(real, generator(seed, step, 1))
@@ -211,51 +252,68 @@ def reordered(facts: Facts, *, seed: int = 0) -> Facts:
 
 
 def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
-    """The highest accuracy, in [0, 1], of any model that sees a context as a bag of tokens: derived, not fitted.
+    """The highest accuracy, in [0, 1], of any model that sees a context as a bag of tokens:
+    derived, not fitted.
 
-    The bag of a context holds n keys and n values. A model without positions sees only how often each token occurs in
-    it, and the query.
+    The bag of a context holds n keys and n values. A model without positions sees only how often
+    each token occurs in it, and the query.
 
-    **Which value?** Keys, values and their pairing are drawn so that every assignment of the n values to the n keys
-    has the same probability, also given the bag. So the query, if present, has each of the n values with
-    probability 1 / n, and a value that occurs m times in the bag is right with probability m / n. The best answer
-    is a most frequent value, right with probability M / n for its multiplicity M. Averaged over contexts::
+    **Which value?** Keys, values and their pairing are drawn so that every assignment of the n
+    values to the n keys has the same probability, also given the bag. So the query, if present, has
+    each of the n values with probability 1 / n, and a value that occurs m times in the bag is right
+    with probability m / n. The best answer is a most frequent value, right with probability M / n
+    for its multiplicity M. Averaged over contexts::
 
         ceiling(n) = missing + (1 - missing) * E[M] / n
 
     - *Different values*: M = 1, so the ceiling is 1 / n: 1/2 with two facts, 1/8 with eight.
-    - *Independent values*: M is the largest cell of a multinomial draw, n throws into num_values cells.
+    - *Independent values*: M is the largest cell of a multinomial draw, n throws into num_values
+      cells.
     - *A missing key*: the bag shows which keys are present, so "none" is then always right.
 
-    The bound holds where every pairing may occur (``split="all"``, or nothing held out). If some pairings are held out,
+    The bound holds where every pairing may occur (``split="all"``, or nothing held out). If some
+    pairings are held out,
     a bag gives slightly more information: assignments with an impossible pairing are ruled out.
     """
     require_positive(num_facts=num_facts)
     config._require_room(num_facts)
-    largest = 1.0 if config.distinct_values else expected_largest(num_facts, config.num_values)
+    if config.distinct_values:
+        largest = 1.0
+    else:
+        largest = expected_largest(num_facts, config.num_values)
     return config.missing + (1 - config.missing) * largest / num_facts
 
 
 def expected_largest(throws: int, cells: int) -> float:
-    """The mean of the fullest cell's count when ``throws`` balls fall into ``cells`` cells, each uniformly.
+    """The mean of the fullest cell's count when ``throws`` balls fall into ``cells`` cells, each
+    uniformly.
 
-    With independent Poisson counts X_i of any mean, their values given the sum are those of the balls. So::
+    With independent Poisson counts X_i of any mean, their values given the sum are those of the
+    balls. So::
 
         P(largest <= m) = P(all X_i <= m and sum X_i = throws) / P(sum X_i = throws)
         E[largest]      = sum over m >= 0 of  1 - P(largest <= m)
 
-    The numerator is a coefficient of the ``cells``-th power of a polynomial, computed as a power of the matrix of
-    multiplication by it. The mean is chosen such that, without the factors exp(-mean), the denominator is 1. All terms
-    are positive, so that nothing cancels; the result is exact to about 12 digits.
+    The numerator is a coefficient of the ``cells``-th power of a polynomial, computed as a power of
+    the matrix of multiplication by it. The mean is chosen such that, without the factors
+    exp(-mean), the denominator is 1. All terms are positive, so that nothing cancels; the result is
+    exact to about 12 digits.
 
-    Source: Levin 1981, "A representation for multinomial cumulative distribution functions", Annals of Statistics 9.
+    Source: Levin 1981, "A representation for multinomial cumulative distribution functions", Annals
+    of Statistics 9.
     """
     require_positive(throws=throws, cells=cells)
-    require(throws <= 1500, f"throws = {throws}", "at most 1,500, so that every term is a float64", "Throw fewer.")
+    if not throws <= 1500:
+        raise InputError(
+            got=f"throws = {throws}",
+            expected="at most 1,500, so that every term is a float64",
+            fix="Throw fewer.",
+        )
     counts = np.arange(throws + 1)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(counts[1:]))])
     single = np.exp(counts * (log_factorial[throws] / throws - np.log(cells)) - log_factorial)
-    expected, degrees = 0.0, counts[:, None] - counts
+    expected = 0.0
+    degrees = counts[:, None] - counts
     for largest in range(throws):
         factor = np.where((degrees >= 0) & (degrees <= largest), single[degrees], 0.0)
         within = np.linalg.matrix_power(factor, cells)[throws, 0]
@@ -281,23 +339,37 @@ def _pairings(
             return keys, _different(config.num_values, shape, rng)
         return keys, rng.integers(config.num_values, size=shape)
     held_out = config.held_out_offsets()
-    offsets = held_out if split == "unseen" else np.setdiff1d(np.arange(config.num_values), held_out)
+    if split == "unseen":
+        offsets = held_out
+    else:
+        offsets = np.setdiff1d(np.arange(config.num_values), held_out)
     values = np.zeros(shape, np.int64)
-    again, rounds = np.ones(shape, bool), 0
+    again = np.ones(shape, bool)
+    rounds = 0
     while again.any():
         rows, columns = np.nonzero(again)
         offset = offsets[rng.integers(len(offsets), size=len(rows))]
         values[rows, columns] = (keys[rows, columns] + offset) % config.num_values
-        again = _repeated(values) if config.distinct_values else np.zeros(shape, bool)
+        if config.distinct_values:
+            again = _repeated(values)
+        else:
+            again = np.zeros(shape, bool)
         rounds += 1
         if rounds % _PATIENCE == 0 and again.any():
-            require(
-                rounds < _ATTEMPTS * _PATIENCE,
-                f"no contexts of {num_facts} facts with distinct values for split = {split!r}, drawn {_ATTEMPTS} times",
-                f"more allowed pairings than {len(offsets)} of {config.num_values} values per key",
-                "Change held_out, ask for fewer facts, or use distinct_values=False.",
-            )
-            # Two keys may have the same few allowed values, all of them taken: draw such rows again from the start.
+            if not rounds < _ATTEMPTS * _PATIENCE:
+                raise InputError(
+                    got=(
+                        f"no contexts of {num_facts} facts with distinct values for split = "
+                        f"{split!r}, drawn {_ATTEMPTS} times"
+                    ),
+                    expected=(
+                        f"more allowed pairings than {len(offsets)} of {config.num_values} values "
+                        "per key"
+                    ),
+                    fix="Change held_out, ask for fewer facts, or use distinct_values=False.",
+                )
+            # Two keys may have the same few allowed values, all of them taken: draw such rows again
+            # from the start.
             stuck = again.any(axis=1)
             keys[stuck] = _different(config.num_keys, (int(stuck.sum()), keys.shape[1]), rng)
             again[stuck] = True

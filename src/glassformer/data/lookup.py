@@ -1,8 +1,9 @@
 """Lookup of a fixed fact in a shuffled context: the course's vocabulary, facts and examples.
 
-A context is five tokens: ``NAME``, then ``COLOR``, a key, ``ITEM`` and the key's value in any order. The answer is the
-value and ``[EOS]``. There is no query, since the context holds one fact. As the facts are fixed, the *set* of a
-context's tokens determines the fact; in :mod:`glassformer.data.in_context_lookup` it does not.
+A context is five tokens: ``NAME``, then ``COLOR``, a key, ``ITEM`` and the key's value in any
+order. The answer is the value and ``[EOS]``. There is no query, since the context holds one fact.
+As the facts are fixed, the *set* of a context's tokens determines the fact; in
+:mod:`glassformer.data.in_context_lookup` it does not.
 """
 
 from collections.abc import Sequence
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from glassformer.data.batches import pad
 from glassformer.data.random_streams import generator, require_fractions
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require_positive
 
-_SPECIAL, _LABELS = ("[PAD]", "[SOS]", "[EOS]"), ("COLOR", "NAME", "ITEM")
+_SPECIAL = ("[PAD]", "[SOS]", "[EOS]")
+_LABELS = ("COLOR", "NAME", "ITEM")
 _WORDS = (*_SPECIAL, *_LABELS, "RED", "BLUE", "GREEN", "ALICE", "BOB", "CHAIR", "QUERY", "FIND")
 ID_TO_TOKEN = MappingProxyType(dict(enumerate(_WORDS)))
 VOCAB = MappingProxyType({word: token for token, word in enumerate(_WORDS)})
@@ -29,7 +31,9 @@ VOCAB = MappingProxyType({word: token for token, word in enumerate(_WORDS)})
 FACTS = MappingProxyType({"RED": "BLUE", "ALICE": "GREEN", "CHAIR": "RED"})
 """The value of each key, as words."""
 
-PAD, SOS, EOS = VOCAB["[PAD]"], VOCAB["[SOS]"], VOCAB["[EOS]"]
+PAD = VOCAB["[PAD]"]
+SOS = VOCAB["[SOS]"]
+EOS = VOCAB["[EOS]"]
 
 Role = Literal["COLOR", "key", "ITEM", "value"]
 _ORDERS: tuple[tuple[Role, ...], ...] = tuple(permutations(get_args(Role)))
@@ -37,7 +41,9 @@ _ORDERS: tuple[tuple[Role, ...], ...] = tuple(permutations(get_args(Role)))
 
 @dataclass(frozen=True)
 class LookupExample:
-    """A key of :data:`FACTS`, and the order of the roles of the tokens after ``NAME`` in its context."""
+    """A key of :data:`FACTS`, and the order of the roles of the tokens after ``NAME`` in its
+    context.
+    """
 
     key: str
     order: tuple[Role, ...]
@@ -60,7 +66,9 @@ class LookupExample:
 
 
 class LookupBatch(NamedTuple):
-    """Examples as tensors. ``inputs``, which the decoder reads, are ``[SOS]`` and the targets shifted right."""
+    """Examples as tensors. ``inputs``, which the decoder reads, are ``[SOS]`` and the targets
+    shifted right.
+    """
 
     source: Int64[Tensor, "batch position"]
     source_real: Bool[Tensor, "batch position"]
@@ -70,12 +78,17 @@ class LookupBatch(NamedTuple):
 
 
 def lookup_examples(num_samples: int, seed: int = 0) -> tuple[LookupExample, ...]:
-    """Draw examples as the course does: a fact and one of the 24 orders, each uniformly, with repetition."""
+    """Draw examples as the course does: a fact and one of the 24 orders, each uniformly, with
+    repetition.
+    """
     require_positive(num_samples=num_samples)
     rng = generator(seed)
-    facts, orders = rng.integers(len(FACTS), size=num_samples), rng.integers(len(_ORDERS), size=num_samples)
+    facts = rng.integers(len(FACTS), size=num_samples)
+    orders = rng.integers(len(_ORDERS), size=num_samples)
     keys = tuple(FACTS)
-    return tuple(LookupExample(keys[fact], _ORDERS[order]) for fact, order in zip(facts, orders, strict=True))
+    return tuple(
+        LookupExample(keys[fact], _ORDERS[order]) for fact, order in zip(facts, orders, strict=True)
+    )
 
 
 def all_contexts() -> tuple[LookupExample, ...]:
@@ -86,25 +99,32 @@ def all_contexts() -> tuple[LookupExample, ...]:
 def split_lookup(
     examples: Sequence[LookupExample], fractions: Sequence[float] = (0.8, 0.1, 0.1)
 ) -> tuple[tuple[LookupExample, ...], ...]:
-    """Cut examples, in their order, into parts of about these fractions, which sum to 1, as the course does.
+    """Cut examples, in their order, into parts of about these fractions, which sum to 1, as the
+    course does.
 
-    There are only 72 contexts, so of thousands of examples every held-out one is also in the training part.
+    There are only 72 contexts, so of thousands of examples every held-out one is also in the
+    training part.
     """
     require_fractions(fractions)
     ends = np.rint(np.cumsum(fractions) * len(examples)).astype(int).tolist()
     parts = tuple(tuple(examples[start:end]) for start, end in pairwise([0, *ends]))
-    require(
-        all(parts),
-        f"{len(examples)} examples for {len(fractions)} parts, one of which is empty",
-        "at least one in each part",
-        "Pass more examples or larger fractions.",
-    )
+    if not all(parts):
+        raise InputError(
+            got=f"{len(examples)} examples for {len(fractions)} parts, one of which is empty",
+            expected="at least one in each part",
+            fix="Pass more examples or larger fractions.",
+        )
     return parts
 
 
 def share_seen(train: Sequence[LookupExample], held_out: Sequence[LookupExample]) -> float:
     """The share of held-out examples whose context is in ``train`` too, in [0, 1]."""
-    require(len(held_out) > 0, "no held-out examples", "at least one", "Split with split_lookup.")
+    if len(held_out) <= 0:
+        raise InputError(
+            got="no held-out examples",
+            expected="at least one",
+            fix="Split with split_lookup.",
+        )
     known = set(train)
     return sum(example in known for example in held_out) / len(held_out)
 

@@ -1,7 +1,9 @@
-"""Integer sequences from a hidden linear recurrence with a noisy step: what the decoder learns to predict.
+"""Integer sequences from a hidden linear recurrence with a noisy step: what the decoder learns to
+predict.
 
-A generator is a pair of hidden vectors of ``order`` numbers below ``vocab_size``: its initial state and its
-coefficients. Each step emits one token and shifts it into the state (the last ``order`` tokens):
+A generator is a pair of hidden vectors of ``order`` numbers below ``vocab_size``: its initial state
+and its coefficients. Each step emits one token and shifts it into the state (the last ``order``
+tokens):
 
     token = last + 1               mod vocab_size    with probability next_prob    (the increment)
     token = state · coefficients   mod vocab_size    otherwise                     (the rule)
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from glassformer.config import Fraction, Size, config
 from glassformer.data.random_streams import generator
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require_positive
 
 
 @config
@@ -29,7 +31,8 @@ class RecurrenceConfig:
     Args:
         order: Length of the state and of the coefficients.
         vocab_size: Tokens are 0 ... vocab_size - 1 and all sums are taken modulo it.
-        next_prob: Probability in [0, 1] that a step emits ``last + 1`` instead of following the rule.
+        next_prob: Probability in [0, 1] that a step emits ``last + 1`` instead of following the
+            rule.
         seq_len: Predictions per sequence; a sequence holds ``seq_len + 1`` tokens.
     """
 
@@ -39,12 +42,15 @@ class RecurrenceConfig:
     seq_len: Size = 64
 
     def __post_init__(self) -> None:
-        require(
-            self.num_generators < 2**63,
-            f"vocab_size = {self.vocab_size} with order = {self.order}",
-            "vocab_size ** (2 * order) < 2 ** 63, so that every generator has a 64-bit number",
-            "Use a smaller vocab_size or order.",
-        )
+        if not self.num_generators < 2**63:
+            raise InputError(
+                got=f"vocab_size = {self.vocab_size} with order = {self.order}",
+                expected=(
+                    "vocab_size ** (2 * order) < 2 ** 63, so that every generator has a 64-bit "
+                    "number"
+                ),
+                fix="Use a smaller vocab_size or order.",
+            )
 
     @property
     def num_generators(self) -> int:
@@ -63,13 +69,18 @@ class Generators:
         return self.initial.shape[0]
 
     def numbers(self, config: RecurrenceConfig) -> Int64[Tensor, "generator"]:
-        """Each generator's number in 0 ... num_generators - 1: its values, initial first, as digits in base vocab_size.
+        """Each generator's number in 0 ... num_generators - 1: its values, initial first, as digits
+        in base vocab_size.
 
         Two generators are the same exactly when their numbers are equal.
         """
         orders = self.initial.shape[1], self.coefficients.shape[1]
-        fix = "Use the config that the generators were drawn with."
-        require(orders == (config.order, config.order), f"generators of order {orders}", f"{config.order}", fix)
+        if orders != (config.order, config.order):
+            raise InputError(
+                got=f"generators of order {orders}",
+                expected=f"{config.order}",
+                fix="Use the config that the generators were drawn with.",
+            )
         values = torch.cat([self.initial, self.coefficients], dim=1)
         require_token_range(values, config.vocab_size, "generators")
         return values @ _place_values(config)
@@ -101,29 +112,37 @@ class RecurrenceSplit(NamedTuple):
 
 
 class StepKinds(NamedTuple):
-    """Which steps of a sequence follow the rule, and which the increment; a step can follow both, or neither."""
+    """Which steps of a sequence follow the rule, and which the increment; a step can follow both,
+    or neither.
+    """
 
     rule: Bool[Tensor, "batch step"]
     increment: Bool[Tensor, "batch step"]
 
 
 def sample_generators(
-    config: RecurrenceConfig, count: int, rng: np.random.Generator, excluded: Generators | None = None
+    config: RecurrenceConfig,
+    count: int,
+    rng: np.random.Generator,
+    excluded: Generators | None = None,
 ) -> Generators:
     """Draw ``count`` generators uniformly and with repetition from those not in ``excluded``.
 
-    Equal in distribution to rejection sampling: a uniform number among the remaining generators is moved past the
-    excluded ones below it.
+    Equal in distribution to rejection sampling: a uniform number among the remaining generators is
+    moved past the excluded ones below it.
     """
     require_positive(count=count)
-    taken = np.empty(0, np.int64) if excluded is None else np.unique(excluded.numbers(config).numpy())
+    if excluded is None:
+        taken = np.empty(0, np.int64)
+    else:
+        taken = np.unique(excluded.numbers(config).numpy())
     remaining = config.num_generators - len(taken)
-    require(
-        remaining > 0,
-        f"all {config.num_generators} generators excluded",
-        "at least one generator to draw from",
-        "Hold out fewer sequences, or use a larger vocab_size or order.",
-    )
+    if not remaining > 0:
+        raise InputError(
+            got=f"all {config.num_generators} generators excluded",
+            expected="at least one generator to draw from",
+            fix="Hold out fewer sequences, or use a larger vocab_size or order.",
+        )
     numbers = rng.integers(remaining, size=count)
     numbers += np.searchsorted(taken - np.arange(len(taken)), numbers, side="right")
     values = torch.from_numpy(numbers)[:, None] // _place_values(config) % config.vocab_size
@@ -133,7 +152,9 @@ def sample_generators(
 def sample_sequences(
     config: RecurrenceConfig, generators: Generators, rng: np.random.Generator
 ) -> Int64[Tensor, "batch emitted"]:
-    """Run every generator from its initial state for ``seq_len + 1`` tokens, without the initial values."""
+    """Run every generator from its initial state for ``seq_len + 1`` tokens, without the initial
+    values.
+    """
     generators.numbers(config)
     length = config.seq_len + 1
     increments = rng.random((length, len(generators))) < config.next_prob
@@ -151,9 +172,11 @@ def sample_sequences(
 def make_split(
     config: RecurrenceConfig, *, num_train: int = 10_000, num_test: int = 1_000, seed: int = 0
 ) -> RecurrenceSplit:
-    """Held-out sequences from uniformly drawn generators, and training sequences from all the other generators.
+    """Held-out sequences from uniformly drawn generators, and training sequences from all the other
+    generators.
 
-    With 1,000 draws from 7^4 = 2,401 generators about 818 different ones are held out and 1,583 remain for training.
+    With 1,000 draws from 7^4 = 2,401 generators about 818 different ones are held out and 1,583
+    remain for training.
     """
     rng = generator(seed)
     test = _sample_batch(config, num_test, rng, excluded=None)
@@ -162,28 +185,44 @@ def make_split(
 
 
 def fresh_batch(
-    config: RecurrenceConfig, count: int, *, seed: int, step: int, excluded: Generators | None = None
+    config: RecurrenceConfig,
+    count: int,
+    *,
+    seed: int,
+    step: int,
+    excluded: Generators | None = None,
 ) -> RecurrenceBatch:
-    """New sequences for one training step, a function of ``(seed, step)`` alone, so that a run can resume at any step.
+    """New sequences for one training step, a function of ``(seed, step)`` alone, so that a run can
+    resume at any step.
 
-    Batches of different steps come from independent random streams, independent also of :func:`make_split`'s.
+    Batches of different steps come from independent random streams, independent also of
+    :func:`make_split`'s.
     """
     rng = generator(seed, step)
     return _sample_batch(config, count, rng, excluded)
 
 
 def obeys_recurrence(
-    tokens: Int64[Tensor, "batch length"], coefficients: Int64[Tensor, "batch order"], vocab_size: int
+    tokens: Int64[Tensor, "batch length"],
+    coefficients: Int64[Tensor, "batch order"],
+    vocab_size: int,
 ) -> StepKinds:
-    """Which steps ``tokens[:, order:]`` follow the rule of their row's generator, and which are the previous token + 1.
+    """Which steps ``tokens[:, order:]`` follow the rule of their row's generator, and which are the
+    previous token + 1.
 
     The first ``order`` tokens are the state of the first step.
     """
     require_tokens(tokens, vocab_size)
     (count, order), length = coefficients.shape, tokens.shape[1]
-    got = f"{count} coefficients of order {order} with {len(tokens)} sequences of length {length}"
-    fix = "Put the last `order` tokens of the prompt before a continuation."
-    require(count == len(tokens) and 1 <= order < length, got, "a row for each sequence, which is longer", fix)
+    if count != len(tokens) or not 1 <= order < length:
+        raise InputError(
+            got=(
+                f"{count} coefficients of order {order} with {len(tokens)} sequences of length "
+                f"{length}"
+            ),
+            expected="a row for each sequence, which is longer",
+            fix="Put the last `order` tokens of the prompt before a continuation.",
+        )
     states = tokens.unfold(1, order, 1)[:, :-1]
     actual = tokens[:, order:]
     by_rule = (states * coefficients[:, None]).sum(dim=-1) % vocab_size
@@ -195,7 +234,12 @@ def require_tokens(tokens: Tensor, vocab_size: int) -> None:
     """Refuse what is not int64 [batch, length] and in range."""
     got = f"tokens of shape {tuple(tokens.shape)} and dtype {tokens.dtype}"
     usable = tokens.ndim == 2 and tokens.numel() > 0 and tokens.dtype == torch.int64
-    require(usable, got, "an int64 tensor [batch, length] with at least one token", "Pass one row per sequence.")
+    if not usable:
+        raise InputError(
+            got=got,
+            expected="an int64 tensor [batch, length] with at least one token",
+            fix="Pass one row per sequence.",
+        )
     require_token_range(tokens, vocab_size, "tokens")
 
 
@@ -203,8 +247,12 @@ def require_token_range(values: Tensor, vocab_size: int, name: str) -> None:
     """Refuse values out of range, naming their extremes."""
     if values.numel():
         lowest, highest = (int(extreme) for extreme in torch.aminmax(values))
-        got, fix = f"{name} between {lowest} and {highest}", "Use the vocab_size that the data was made with."
-        require(lowest >= 0 and highest < vocab_size, got, f"0 to vocab_size - 1 = {vocab_size - 1}", fix)
+        if not (lowest >= 0 and highest < vocab_size):
+            raise InputError(
+                got=f"{name} between {lowest} and {highest}",
+                expected=f"0 to vocab_size - 1 = {vocab_size - 1}",
+                fix="Use the vocab_size that the data was made with.",
+            )
 
 
 def _sample_batch(

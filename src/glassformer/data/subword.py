@@ -1,7 +1,7 @@
 """Subword tokenizers of released models, with the library ``tokenizers``.
 
-Word pieces (BERT) mark parts that continue a word: ``marvel ##lous``. Byte pairs (GPT-2) mark those that begin one, and
-work on bytes, so that every text can be encoded.
+Word pieces (BERT) mark parts that continue a word: ``marvel ##lous``. Byte pairs (GPT-2) mark those
+that begin one, and work on bytes, so that every text can be encoded.
 """
 
 import json
@@ -14,12 +14,22 @@ from tokenizers import BertWordPieceTokenizer, decoders
 
 from glassformer.data.engines import encoding_of, engine_errors, may_backtrack
 from glassformer.data.released_tokenizer import read_tokenizer_config
-from glassformer.data.tokenizer import MAX_LEN, WordTokenizer, read_json, require_text, require_token, whole_text
-from glassformer.errors import InputError, is_panic, require, require_positive
+from glassformer.data.tokenizer import (
+    MAX_LEN,
+    WordTokenizer,
+    read_json,
+    require_text,
+    require_token,
+    whole_text,
+)
+from glassformer.errors import InputError, is_panic, require_positive
 from glassformer.files import local_path
 from glassformer.untrusted import read_text
 
-PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+PAD = "[PAD]"
+UNK = "[UNK]"
+CLS = "[CLS]"
+SEP = "[SEP]"
 
 _PAD_NAMES = (PAD, "<pad>", "<PAD>")
 _CLS_NAMES = (CLS, "<s>", "<CLS>")
@@ -28,14 +38,16 @@ _SETTINGS = {
     "strip_accents": ("strip_accents", None),
     "tokenize_chinese_chars": ("handle_chinese_chars", True),
 }
-"""BERT's in ``tokenizer_config.json``: the library's name of each, and the default of BERT's class."""
+"""BERT's in ``tokenizer_config.json``: the library's name of each, and the default of BERT's class.
+"""
 
 
 class SubwordTokenizer:
     """A tokenizer of the library ``tokenizers``, with the interface of :class:`WordTokenizer`.
 
-    The library's tokenizer is copied. Stored padding and truncation are switched off, as Hugging Face does on loading.
-    Padding is the token named ``[PAD]`` or ``<pad>``; ``[CLS]`` or ``<s>`` comes before every text.
+    The library's tokenizer is copied. Stored padding and truncation are switched off, as Hugging
+    Face does on loading. Padding is the token named ``[PAD]`` or ``<pad>``; ``[CLS]`` or ``<s>``
+    comes before every text.
     """
 
     def __init__(self, engine: tokenizers.Tokenizer | BertWordPieceTokenizer) -> None:
@@ -51,18 +63,19 @@ class SubwordTokenizer:
         self.vocab_size: int = max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
-        """The ids of ``text`` and of the engine's special tokens around it, truncated to ``max_len`` in all.
+        """The ids of ``text`` and of the engine's special tokens around it, truncated to
+        ``max_len`` in all.
 
         An unpaired surrogate is read as U+FFFD, the replacement character.
         """
         require_text(text)
         require_positive(max_len=max_len)
-        require(
-            max_len >= self._added,
-            f"max_len = {max_len}",
-            f"at least {self._added}, the special tokens around every text",
-            "Pass a longer max_len.",
-        )
+        if not max_len >= self._added:
+            raise InputError(
+                got=f"max_len = {max_len}",
+                expected=f"at least {self._added}, the special tokens around every text",
+                fix="Pass a longer max_len.",
+            )
         encoding = encoding_of(self._engine, whole_text(text), "a tokenizer", self._backtracks)
         encoding.truncate(max_len - self._added)
         ids: list[int] = self._engine.post_process(encoding).ids
@@ -80,8 +93,17 @@ class SubwordTokenizer:
         for token in map(int, tokens):
             require_token(token, self.vocab_size)
             decoded = byte_level and token not in added
-            piece = self._engine.decode([token]) if decoded else self._engine.id_to_token(token)
-            require(piece is not None, f"the token {token}", "an id in use", "Decode with the tokenizer that encoded.")
+            piece: str | None
+            if decoded:
+                piece = self._engine.decode([token])
+            else:
+                piece = self._engine.id_to_token(token)
+            if piece is None:
+                raise InputError(
+                    got=f"the token {token}",
+                    expected="an id in use",
+                    fix="Decode with the tokenizer that encoded.",
+                )
             found.append(str(piece))
         return found
 
@@ -90,7 +112,9 @@ class SubwordTokenizer:
         for token in tokens:
             require_token(token, self.vocab_size)
         with engine_errors("a tokenizer", "it decodes tokens"):
-            text: str = self._engine.decode([int(token) for token in tokens], skip_special_tokens=True)
+            text: str = self._engine.decode(
+                [int(token) for token in tokens], skip_special_tokens=True
+            )
         return text.strip()
 
     def to_json(self) -> str:
@@ -99,31 +123,53 @@ class SubwordTokenizer:
 
 
 Tokenizer = WordTokenizer | SubwordTokenizer
-"""A tokenizer of classifiers: ids are 0 ... vocab_size - 1, and ``cls_id`` comes before every text."""
+"""A tokenizer of classifiers: ids are 0 ... vocab_size - 1, and ``cls_id`` comes before every text.
+"""
 
 
 def load_subwords(path: Path | str) -> SubwordTokenizer:
-    """The tokenizer of a released model: a ``tokenizer.json``, a BERT ``vocab.txt``, or a directory with one of them.
+    """The tokenizer of a released model: a ``tokenizer.json``, a BERT ``vocab.txt``, or a directory
+    with one of them.
 
-    A ``tokenizer_config.json`` next to ``vocab.txt`` decides whether case matters; by default it does not. In a
-    directory, BERT's settings in it, and the defaults of a class that it names, count more than ``tokenizer.json``, as
-    in transformers.
+    A ``tokenizer_config.json`` next to ``vocab.txt`` decides whether case matters; by default it
+    does not. In a directory, BERT's settings in it, and the defaults of a class that it names,
+    count more than ``tokenizer.json``, as in transformers.
     """
     path = local_path(path)
     inside = path.is_dir()
     if inside:
         found = [path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()]
-        require(bool(found), f"{path} without a tokenizer", "tokenizer.json or vocab.txt in it", "Download the rest.")
+        if not bool(found):
+            raise InputError(
+                got=f"{path} without a tokenizer",
+                expected="tokenizer.json or vocab.txt in it",
+                fix="Download the rest.",
+            )
         path = found[0]
     text = read_text(path, inside=inside)
-    config = read_tokenizer_config(path.parent) if inside or path.suffix != ".json" else {}
+    if inside or path.suffix != ".json":
+        config = read_tokenizer_config(path.parent)
+    else:
+        config = {}
     kind = config.get("tokenizer_class")
-    named = {} if kind in ("PreTrainedTokenizerFast", "TokenizersBackend") else _SETTINGS
-    settings = {theirs: config.get(ours, usual) for ours, (theirs, usual) in named.items() if kind or ours in config}
+    if kind in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        named = {}
+    else:
+        named = _SETTINGS
+    settings = {
+        theirs: config.get(ours, usual)
+        for ours, (theirs, usual) in named.items()
+        if kind or ours in config
+    }
     if path.suffix == ".json":
         return SubwordTokenizer(_engine_from(text, str(path), settings))
     words = kind != "BertJapaneseTokenizer"  # which splits a text by a dictionary first
-    require(words, f"{path} of the class {kind}", "a BERT vocabulary alone", "Tokenize texts with transformers.")
+    if not words:
+        raise InputError(
+            got=f"{path} of the class {kind}",
+            expected="a BERT vocabulary alone",
+            fix="Tokenize texts with transformers.",
+        )
     return SubwordTokenizer(_bert(path, text, settings))
 
 
@@ -138,15 +184,30 @@ def tokenizer_from_json(text: str) -> Tokenizer:
 def _bert(path: Path, text: str, settings: dict[str, Any]) -> BertWordPieceTokenizer:
     """BERT's tokenizer: one piece per line, whose number is the line's from 0."""
     lines = text.split("\n")
-    vocabulary = {piece.rstrip("\r"): index for index, piece in enumerate(lines[:-1] if lines[-1] == "" else lines)}
+    vocabulary = {
+        piece.rstrip("\r"): index
+        for index, piece in enumerate(lines[:-1] if lines[-1] == "" else lines)
+    }
     missing = [piece for piece in (PAD, UNK, CLS, SEP) if piece not in vocabulary]
-    require(not missing, f"{path} without {missing}", "a BERT vocabulary, one piece per line", "Check the file.")
+    if missing:
+        raise InputError(
+            got=f"{path} without {missing}",
+            expected="a BERT vocabulary, one piece per line",
+            fix="Check the file.",
+        )
     return BertWordPieceTokenizer(vocabulary, **settings)
 
 
-def _engine_from(text: str, what: str, settings: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
+def _engine_from(
+    text: str, what: str, settings: dict[str, Any] | None = None
+) -> tokenizers.Tokenizer:
     content = read_json(text, what)
-    require("model" in content, f"{what} without a model", "the JSON of a tokenizer", "Pass a tokenizer.json.")
+    if "model" not in content:
+        raise InputError(
+            got=f"{what} without a model",
+            expected="the JSON of a tokenizer",
+            fix="Pass a tokenizer.json.",
+        )
     normalizer = content.get("normalizer")
     if settings and isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         text = json.dumps(content | {"normalizer": normalizer | settings})
@@ -155,10 +216,17 @@ def _engine_from(text: str, what: str, settings: dict[str, Any] | None = None) -
     except BaseException as error:  # the library raises nothing narrower
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        raise InputError(f"{what} with a fault: {error}", "the JSON of a tokenizer", "Download it again.") from error
+        raise InputError(
+            f"{what} with a fault: {error}", "the JSON of a tokenizer", "Download it again."
+        ) from error
 
 
 def _special_id(engine: tokenizers.Tokenizer, names: tuple[str, ...], role: str) -> int:
     found = [token for token in map(engine.token_to_id, names) if token is not None]
-    require(bool(found), f"a tokenizer without {' or '.join(names)}", f"a {role} token", f"Add {names[0]} to it.")
+    if not bool(found):
+        raise InputError(
+            got=f"a tokenizer without {' or '.join(names)}",
+            expected=f"a {role} token",
+            fix=f"Add {names[0]} to it.",
+        )
     return int(found[0])

@@ -1,12 +1,13 @@
 """Renders one chat template, in a process of its own: ``python -I -S template_process.py``.
 
-A template is a program from an untrusted file. Jinja2's sandbox keeps it from the interpreter's objects; the limits of
-this process on time, memory and files end loops and texts that grow without end. From standard input comes JSON with
-the template, its variables, the limit of time, and the directories that hold Jinja2. The answer, JSON with the text or
-the error, is the last line of standard output: what is printed before or later is no part of it.
+A template is a program from an untrusted file. Jinja2's sandbox keeps it from the interpreter's
+objects; the limits of this process on time, memory and files end loops and texts that grow without
+end. From standard input comes JSON with the template, its variables, the limit of time, and the
+directories that hold Jinja2. The answer, JSON with the text or the error, is the last line of
+standard output: what is printed before or later is no part of it.
 
-Only the standard library and Jinja2 are imported, so that it starts fast. ``-I -S`` keep out what an environment runs
-at the start of every interpreter.
+Only the standard library and Jinja2 are imported, so that it starts fast. ``-I -S`` keep out what
+an environment runs at the start of every interpreter.
 """
 
 import json
@@ -18,7 +19,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-SECONDS, MEMORY, LONGEST = 2, 2**29, 2**23
+SECONDS = 2
+MEMORY = 2**29
+LONGEST = 2**23
 """Limits: seconds of processor time, bytes of memory, characters of the text."""
 TIME_IS_UP = 75
 """Exit status of a process that has used its time, where the system has no signal for it."""
@@ -88,9 +91,19 @@ def render(template: str, variables: dict[str, Any]) -> str:
         raise TemplateError(message)
 
     def tojson(
-        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: Any = None,
+        separators: Any = None,
+        sort_keys: bool = False,
     ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
@@ -111,7 +124,10 @@ def main() -> None:
     limit(request["seconds"])
     try:
         text = render(request["template"], request["variables"])
-        answer = {"text": text} if len(text) <= LONGEST else {"error": f"a text of more than {LONGEST:,} characters"}
+        if len(text) <= LONGEST:
+            answer = {"text": text}
+        else:
+            answer = {"error": f"a text of more than {LONGEST:,} characters"}
     except MemoryError:
         answer = {"error": f"more than {MEMORY // 10**6} MB of memory"}
     except Exception as error:  # a template may do anything

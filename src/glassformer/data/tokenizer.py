@@ -12,11 +12,15 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from glassformer.data.unicode_words import JAVASCRIPT, MARK, outline, unified
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.untrusted import json_value
 
-PAD_ID, UNK_ID, CLS_ID = 0, 1, 2
-PAD, UNK, CLS = "<PAD>", "<UNK>", "<CLS>"
+PAD_ID = 0
+UNK_ID = 1
+CLS_ID = 2
+PAD = "<PAD>"
+UNK = "<UNK>"
+CLS = "<CLS>"
 MAX_LEN = 128
 """Default length that texts are truncated to, as in the course."""
 
@@ -39,7 +43,8 @@ _CLOSING = frozenset(".,!?;:)%")
 class WordTokenizer:
     """A tokenizer whose tokens are words and punctuation marks.
 
-    "Movie!" becomes ``movie`` and ``!``. Ids: 0 is padding, 1 an unknown word, 2 CLS, and 3 + i is ``words[i]``.
+    "Movie!" becomes ``movie`` and ``!``. Ids: 0 is padding, 1 an unknown word, 2 CLS, and 3 + i is
+    ``words[i]``.
     """
 
     words: tuple[str, ...]
@@ -48,28 +53,49 @@ class WordTokenizer:
 
     def __post_init__(self) -> None:
         for word in self.words:
-            require(
-                isinstance(word, str) and word != "" and word not in _SPECIAL,
-                f"{word!r} in a vocabulary",
-                f"words that are not empty and not one of {', '.join(_SPECIAL)}",
-                "Make the vocabulary with WordTokenizer.from_texts.",
-            )
+            if not isinstance(word, str) or word == "" or word in _SPECIAL:
+                raise InputError(
+                    got=f"{word!r} in a vocabulary",
+                    expected=f"words that are not empty and not one of {', '.join(_SPECIAL)}",
+                    fix="Make the vocabulary with WordTokenizer.from_texts.",
+                )
         twice = [word for word, count in Counter(self.words).items() if count > 1]
-        require(not twice, f"{twice[:1]} twice in a vocabulary", "each word once", "Drop the second one.")
+        if twice:
+            raise InputError(
+                got=f"{twice[:1]} twice in a vocabulary",
+                expected="each word once",
+                fix="Drop the second one.",
+            )
 
     @classmethod
     def from_texts(cls, texts: Iterable[str], vocab_size: int = 5000) -> WordTokenizer:
-        """The most frequent words of ``texts``, most frequent first, ties in the order of code points.
+        """The most frequent words of ``texts``, most frequent first, ties in the order of code
+        points.
 
-        Pass training texts only: a vocabulary with the words of held-out texts leaks them. ``vocab_size`` counts the
-        three special ids too.
+        Pass training texts only: a vocabulary with the words of held-out texts leaks them.
+        ``vocab_size`` counts the three special ids too.
         """
         require_positive(vocab_size=vocab_size)
         room = vocab_size - len(_SPECIAL)
-        require(room > 0, f"vocab_size = {vocab_size}", "at least 4", "Pass more: three ids are special.")
-        require(not isinstance(texts, str), "one text", "an iterable of texts", "Put it into a list.")
+        if not room > 0:
+            raise InputError(
+                got=f"vocab_size = {vocab_size}",
+                expected="at least 4",
+                fix="Pass more: three ids are special.",
+            )
+        if isinstance(texts, str):
+            raise InputError(
+                got="one text",
+                expected="an iterable of texts",
+                fix="Put it into a list.",
+            )
         counts = Counter(word for text in texts for word in split_words(text))
-        require(bool(counts), "texts without a word", "at least one word", "Pass the training texts.")
+        if not bool(counts):
+            raise InputError(
+                got="texts without a word",
+                expected="at least one word",
+                fix="Pass the training texts.",
+            )
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return cls(tuple(word for word, _ in ranked[:room]))
 
@@ -86,20 +112,29 @@ class WordTokenizer:
     def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
         """CLS and the ids of the first ``max_len - 1`` words; 1 for a word outside the vocabulary."""
         require_positive(max_len=max_len)
-        return [CLS_ID, *(self.ids.get(word, UNK_ID) for word in islice(split_words(text), max_len - 1))]
+        return [
+            CLS_ID,
+            *(self.ids.get(word, UNK_ID) for word in islice(split_words(text), max_len - 1)),
+        ]
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """The word of each id; special ones as ``<PAD>``, ``<UNK>`` and ``<CLS>``."""
         for token in tokens:
             require_token(token, self.vocab_size)
-        return [_SPECIAL[token] if token < len(_SPECIAL) else self.words[token - len(_SPECIAL)] for token in tokens]
+        return [
+            _SPECIAL[token] if token < len(_SPECIAL) else self.words[token - len(_SPECIAL)]
+            for token in tokens
+        ]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The words with spaces between them, none before closing punctuation and parts like n't; no padding, no CLS.
+        """The words with spaces between them, none before closing punctuation and parts like n't;
+        no padding, no CLS.
 
-        Upper case and original spaces are lost. Encoding the result gives the same ids if none of them is unknown.
+        Upper case and original spaces are lost. Encoding the result gives the same ids if none of
+        them is unknown.
         """
-        text, before = "", ""
+        text = ""
+        before = ""
         for word in self.pieces(tokens):
             if word in (PAD, CLS):
                 continue
@@ -111,7 +146,12 @@ class WordTokenizer:
 
     def described(self, max_len: int) -> dict[str, Any]:
         """:meth:`encode` as data for JavaScript."""
-        return {"kind": "words", "words": [*_SPECIAL, *self.words], "longest": max_len, **JAVASCRIPT}
+        return {
+            "kind": "words",
+            "words": [*_SPECIAL, *self.words],
+            "longest": max_len,
+            **JAVASCRIPT,
+        }
 
     def to_json(self) -> str:
         """The vocabulary as a JSON object."""
@@ -121,23 +161,26 @@ class WordTokenizer:
     def from_json(cls, text: str) -> WordTokenizer:
         """The tokenizer that :meth:`to_json` wrote."""
         content = read_json(text, "a tokenizer")
-        words = content.get("words") if content.get("format") == _FORMAT else None
-        require(
-            isinstance(words, list),
-            f"JSON with the keys {sorted(content)}",
-            f'"format": "{_FORMAT}" and a list "words"',
-            "Use a file that WordTokenizer.to_json made.",
-        )
+        words = None
+        if content.get("format") == _FORMAT:
+            words = content.get("words")
+        if not isinstance(words, list):
+            raise InputError(
+                got=f"JSON with the keys {sorted(content)}",
+                expected=f'"format": "{_FORMAT}" and a list "words"',
+                fix="Use a file that WordTokenizer.to_json made.",
+            )
         return cls(tuple(words or ()))
 
 
 def split_words(text: str) -> Iterator[str]:
     """The words and punctuation marks of ``text``, in order, lower-case.
 
-    Adjacent letters, marks, digits and underscores make a word, by Unicode's general categories; every other visible
-    character is a separate word. So a run of Thai, Lao, Khmer, Burmese, Chinese or Japanese without spaces is one word:
-    texts of these need spaces, or spaces without width, between words. As in the Penn Treebank and SST-2, ``didn't`` is
-    ``did`` and ``n't``, ``movie's`` is ``movie`` and ``'s``. Variants and invisible characters are
+    Adjacent letters, marks, digits and underscores make a word, by Unicode's general categories;
+    every other visible character is a separate word. So a run of Thai, Lao, Khmer, Burmese, Chinese
+    or Japanese without spaces is one word: texts of these need spaces, or spaces without width,
+    between words. As in the Penn Treebank and SST-2, ``didn't`` is ``did`` and ``n't``, ``movie's``
+    is ``movie`` and ``'s``. Variants and invisible characters are
     :func:`~glassformer.data.unicode_words.unified`.
     """
     require_text(text)
@@ -147,7 +190,12 @@ def split_words(text: str) -> Iterator[str]:
 
 def require_text(text: Any) -> None:
     """Raise :class:`~glassformer.errors.InputError` unless ``text`` is a string."""
-    require(isinstance(text, str), f"a text of type {type(text).__name__}", "a str", "Read or decode it first.")
+    if not isinstance(text, str):
+        raise InputError(
+            got=f"a text of type {type(text).__name__}",
+            expected="a str",
+            fix="Read or decode it first.",
+        )
 
 
 def whole_text(text: str) -> str:
@@ -156,13 +204,15 @@ def whole_text(text: str) -> str:
 
 
 def require_token(token: int, vocab_size: int) -> None:
-    """Raise :class:`~glassformer.errors.InputError` unless ``token`` is an id of a vocabulary of this size."""
-    require(
-        0 <= token < vocab_size,
-        f"the token {token}",
-        f"ids from 0 to vocab_size - 1 = {vocab_size - 1}",
-        "Decode with the tokenizer that encoded.",
-    )
+    """Raise :class:`~glassformer.errors.InputError` unless ``token`` is an id of a vocabulary of
+    this size.
+    """
+    if not 0 <= token < vocab_size:
+        raise InputError(
+            got=f"the token {token}",
+            expected=f"ids from 0 to vocab_size - 1 = {vocab_size - 1}",
+            fix="Decode with the tokenizer that encoded.",
+        )
 
 
 def read_json(text: str, what: str) -> dict[str, Any]:
@@ -170,8 +220,13 @@ def read_json(text: str, what: str) -> dict[str, Any]:
     try:
         content = json_value(text)
     except InputError as error:
-        raise InputError(f"{what} that is not JSON: {error.got}", "a JSON object", error.fix) from error
-    require(
-        isinstance(content, dict), f"{what} that is a {type(content).__name__}", "a JSON object", "Pass another file."
-    )
+        raise InputError(
+            f"{what} that is not JSON: {error.got}", "a JSON object", error.fix
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError(
+            got=f"{what} that is a {type(content).__name__}",
+            expected="a JSON object",
+            fix="Pass another file.",
+        )
     return content

@@ -1,14 +1,17 @@
-"""Letters of all scripts, by Unicode's general categories: what belongs to a word, and which signs are invisible.
+"""Letters of all scripts, by Unicode's general categories: what belongs to a word, and which signs
+are invisible.
 
-A letter may be followed by marks, which are signs of their own and distinguish words: vowel signs and viramas of Indic
-scripts, tones of Thai and Burmese, vowels of Arabic and Hebrew, accents without a composed form.
+A letter may be followed by marks, which are signs of their own and distinguish words: vowel signs
+and viramas of Indic scripts, tones of Thai and Burmese, vowels of Arabic and Hebrew, accents
+without a composed form.
 """
 
 import re
 import unicodedata
 from functools import lru_cache
 
-NON_JOINER, JOINER = "\u200c", "\u200d"
+NON_JOINER = "\u200c"
+JOINER = "\u200d"
 _SPACE_WITHOUT_WIDTH = "\u200b"
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 MARK = "\0"
@@ -27,18 +30,21 @@ JAVASCRIPT = {
         )
     ),
 }
-"""Regular expressions: a letter in a word, a boundary of words that becomes a space, what is removed."""
+"""Regular expressions: a letter in a word, a boundary of words that becomes a space, what is
+removed.
+"""
 
 
 def unified(text: str) -> str:
     """``text`` in lower case and in Unicode's form NFKC, without invisible signs.
 
-    Variants (full-width letters, ligatures, curly apostrophes) become one. Removed are controls, format characters such
-    as direction marks and soft hyphens, variation selectors and unpaired surrogates; tabs, line ends and other white
-    space stay. After a letter without case or a mark, three format characters distinguish words and stay: the joiner
-    (U+200D), the non-joiner (U+200C) before another letter, and the space without width (U+200B), which ends a word
-    in Thai or Khmer and becomes a space. Upper case is folded by ``str.lower``, which keeps German "Maße" and "Masse"
-    apart.
+    Variants (full-width letters, ligatures, curly apostrophes) become one. Removed are controls,
+    format characters such as direction marks and soft hyphens, variation selectors and unpaired
+    surrogates; tabs, line ends and other white space stay. After a letter without case or a mark,
+    three format characters distinguish words and stay: the joiner (U+200D), the non-joiner (U+200C)
+    before another letter, and the space without width (U+200B), which ends a word in Thai or Khmer
+    and becomes a space. Upper case is folded by ``str.lower``, which keeps German "Maße" and
+    "Masse" apart.
     """
     # Lower-casing can decompose a letter, so it is normalized twice.
     lower = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).lower())
@@ -49,7 +55,9 @@ def unified(text: str) -> str:
 
 
 def outline(text: str) -> str:
-    """``text`` with :data:`MARK` for each mark and joiner, which ``\\w`` of Python's ``re`` lacks; positions stay."""
+    """``text`` with :data:`MARK` for each mark and joiner, which ``\\w`` of Python's ``re`` lacks;
+    positions stay.
+    """
     if text.isascii():
         return text
     return "".join(MARK if is_mark(sign) else sign for sign in text)
@@ -58,7 +66,9 @@ def outline(text: str) -> str:
 def _visible(text: str) -> str:
     if not any(map(_is_invisible, set(text))):
         return text
-    return "".join(_shown(text, place) if _is_invisible(sign) else sign for place, sign in enumerate(text))
+    return "".join(
+        _shown(text, place) if _is_invisible(sign) else sign for place, sign in enumerate(text)
+    )
 
 
 def _shown(text: str, place: int) -> str:
@@ -75,10 +85,14 @@ def _shown(text: str, place: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_invisible(sign: str) -> bool:
-    """Whether it is a control, a format character, half a surrogate pair or a variation selector; not white space."""
+    """Whether it is a control, a format character, half a surrogate pair or a variation selector;
+    not white space.
+    """
     if sign.isspace():
         return False
-    return unicodedata.category(sign) in ("Cc", "Cf", "Cs") or unicodedata.name(sign, "").startswith("VARIATION SEL")
+    return unicodedata.category(sign) in ("Cc", "Cf", "Cs") or unicodedata.name(
+        sign, ""
+    ).startswith("VARIATION SEL")
 
 
 @lru_cache(maxsize=4096)

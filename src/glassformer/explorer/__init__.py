@@ -1,4 +1,6 @@
-"""A page to look inside models: one view, shown by a local server, in a notebook, or from one saved file."""
+"""A page to look inside models: one view, shown by a local server, in a notebook, or from one saved
+file.
+"""
 
 from importlib import import_module
 from pathlib import Path

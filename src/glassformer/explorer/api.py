@@ -1,4 +1,6 @@
-"""What every transport of the page's calls shares: who answers, and how a request is refused or abandoned."""
+"""What every transport of the page's calls shares: who answers, and how a request is refused or
+abandoned.
+"""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -32,8 +34,15 @@ class NotDescribed(InputError):
 
 def not_described(call: str, errors: Sequence[Any]) -> NotDescribed:
     """The refusal for a request with pydantic's ``errors``, of which the first is reported."""
-    where = ".".join(str(part)[:40] for part in errors[0]["loc"][:6]).encode(errors="backslashreplace").decode()
-    more = f", and {len(errors) - 1:,} more errors" if len(errors) > 1 else ""
+    where = (
+        ".".join(str(part)[:40] for part in errors[0]["loc"][:6])
+        .encode(errors="backslashreplace")
+        .decode()
+    )
+    if len(errors) > 1:
+        more = f", and {len(errors) - 1:,} more errors"
+    else:
+        more = ""
     got = f"{where or 'the body'}: {errors[0]['msg'][:200]}{more}"
     return NotDescribed(got, f"a request as described for {call!r}", "See /api/openapi.json.")
 
@@ -47,7 +56,9 @@ class Abandoned(Exception):
 
 
 def require_waiting() -> None:
-    """Raise :class:`Abandoned` if the caller has stopped waiting; between the parts of a long answer."""
+    """Raise :class:`Abandoned` if the caller has stopped waiting; between the parts of a long
+    answer.
+    """
     if abandoned.get()():
         raise Abandoned
 

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from glassformer import __version__
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.attention import measures, rows, weights
 from glassformer.explorer.answers.detecting import detect
@@ -49,43 +49,104 @@ def _of_model(answer: Callable[[Any, Any], Any]) -> Callable[[Runs, Any], Any]:
 CALLS = MappingProxyType(
     {
         "models": Call(m.Nothing, m.Catalogue, "List every model that can be explored."),
-        "run": Call(m.Ask, m.Run, "Run a model on a text.", lambda runs, ask: runs.run(ask).message),
+        "run": Call(
+            m.Ask, m.Run, "Run a model on a text.", lambda runs, ask: runs.run(ask).message
+        ),
         "weights": Call(m.AskTile, bytes, "A tile of an attention matrix.", weights),
-        "rows": Call(m.AskRows, bytes, "The attention weights of one query, in every layer and head or in one.", rows),
-        "measures": Call(m.AskMeasures, m.Measures, "Entropy, distance, sink and thumbnail of every head.", measures),
+        "rows": Call(
+            m.AskRows,
+            bytes,
+            "The attention weights of one query, in every layer and head or in one.",
+            rows,
+        ),
+        "measures": Call(
+            m.AskMeasures,
+            m.Measures,
+            "Entropy, distance, sink and thumbnail of every head.",
+            measures,
+        ),
         "detect": Call(m.AskDetect, m.Detected, "What each head of a decoder looks for.", detect),
-        "experts": Call(m.AskExperts, m.Experts, "The experts that every token was routed to.", experts),
-        "head": Call(m.AskHead, m.Head, "A task with the weights that were designed for it.", _of_model(head)),
-        "check": Call(m.AskCheck, m.Check, "Run weights on a sequence, and prove or refute them.", _of_model(check)),
-        "program": Call(m.AskProgram, m.Program, "A compiled program's parts, heads and residual stream.", program),
+        "experts": Call(
+            m.AskExperts, m.Experts, "The experts that every token was routed to.", experts
+        ),
+        "head": Call(
+            m.AskHead, m.Head, "A task with the weights that were designed for it.", _of_model(head)
+        ),
+        "check": Call(
+            m.AskCheck,
+            m.Check,
+            "Run weights on a sequence, and prove or refute them.",
+            _of_model(check),
+        ),
+        "program": Call(
+            m.AskProgram,
+            m.Program,
+            "A compiled program's parts, heads and residual stream.",
+            program,
+        ),
         "proof": Call(m.AskProof, m.Proof, "Prove or refute a compiled program.", proof),
-        "attempt": Call(m.AskAttempt, m.Attempt, "Compare a written program with a compiled one's task.", attempt),
-        "scramble": Call(m.AskScramble, m.Scrambled, "Compare a source with other orders.", _of_model(scramble)),
-        "next": Call(m.AskNext, m.Next, "The next token's distribution under a rule.", _of_model(next_token)),
+        "attempt": Call(
+            m.AskAttempt,
+            m.Attempt,
+            "Compare a written program with a compiled one's task.",
+            attempt,
+        ),
+        "scramble": Call(
+            m.AskScramble, m.Scrambled, "Compare a source with other orders.", _of_model(scramble)
+        ),
+        "next": Call(
+            m.AskNext, m.Next, "The next token's distribution under a rule.", _of_model(next_token)
+        ),
         "steps": Call(m.AskSteps, m.Steps, "Continue a text by some tokens.", _of_model(steps)),
-        "whatif": Call(m.AskWhatIf, m.WhatIf, "Change a model and compare its output with that of a run.", whatif),
-        "sweep": Call(m.AskSweep, m.HeadSweep, "Remove every head, one at a time, and compare the output.", sweep),
-        "patches": Call(m.AskPatches, m.Patches, "Run a text with each place as in another one.", patches),
-        "lens": Call(m.AskLens, m.Lens, "What the residual stream predicts after each layer.", lens),
-        "contributions": Call(m.AskContributions, m.Contributions, "What each part adds to a logit.", contributions),
-        "ffn": Call(m.AskFfn, m.Ffn, "What the feed-forward network of a layer adds to the logits.", ffn),
+        "whatif": Call(
+            m.AskWhatIf,
+            m.WhatIf,
+            "Change a model and compare its output with that of a run.",
+            whatif,
+        ),
+        "sweep": Call(
+            m.AskSweep,
+            m.HeadSweep,
+            "Remove every head, one at a time, and compare the output.",
+            sweep,
+        ),
+        "patches": Call(
+            m.AskPatches, m.Patches, "Run a text with each place as in another one.", patches
+        ),
+        "lens": Call(
+            m.AskLens, m.Lens, "What the residual stream predicts after each layer.", lens
+        ),
+        "contributions": Call(
+            m.AskContributions, m.Contributions, "What each part adds to a logit.", contributions
+        ),
+        "ffn": Call(
+            m.AskFfn, m.Ffn, "What the feed-forward network of a layer adds to the logits.", ffn
+        ),
         "find": Call(m.AskFind, m.Found, "The token with which a text begins.", _of_model(find)),
-        "page": Call(m.AskPage, str, "The page, in its current state, as one file that needs no server."),
+        "page": Call(
+            m.AskPage, str, "The page, in its current state, as one file that needs no server."
+        ),
     }
 )
 
 
 def parse(call: str, asked: object) -> m.Message:
-    """The request ``asked``, a value from JSON, checked to be exactly of the type that :data:`CALLS` names."""
+    """The request ``asked``, a value from JSON, checked to be exactly of the type that
+    :data:`CALLS` names.
+    """
     try:
         return _known(call).asked.model_validate(asked)
     except ValidationError as error:
-        raise not_described(call, error.errors(include_url=False, include_context=False, include_input=False)) from None
+        raise not_described(
+            call, error.errors(include_url=False, include_context=False, include_input=False)
+        ) from None
 
 
 def _known(call: str) -> Call:
     if call not in CALLS:
-        raise UnknownName(f"the call {call[:40]!r}", f"one of {', '.join(CALLS)}", "Use one of these names.")
+        raise UnknownName(
+            f"the call {call[:40]!r}", f"one of {', '.join(CALLS)}", "Use one of these names."
+        )
     return CALLS[call]
 
 
@@ -93,7 +154,8 @@ class Backend:
     """Models and the answers to calls about them. Safe for threads.
 
     Args:
-        models: The models in the order in which they are listed: loaded ones, or entries to be opened on demand.
+        models: The models in the order in which they are listed: loaded ones, or entries to be
+            opened on demand.
         look_again: Lists the runs there are now. The call ``models`` adds those with new names.
     """
 
@@ -103,10 +165,20 @@ class Backend:
         look_again: Callable[[], Sequence[ModelEntry]] = list,
     ) -> None:
         entries = [each if isinstance(each, ModelEntry) else entry_of(each) for each in models]
-        require(len(entries) > 0, "no models", "at least one", "Pass a model.")
+        if len(entries) <= 0:
+            raise InputError(
+                got="no models",
+                expected="at least one",
+                fix="Pass a model.",
+            )
         names = [entry.card.name for entry in entries]
         twice = sorted({name for name in names if names.count(name) > 1})
-        require(not twice, f"two models named {twice}", "unique names", "Rename one.")
+        if twice:
+            raise InputError(
+                got=f"two models named {twice}",
+                expected="unique names",
+                fix="Rename one.",
+            )
         self.entries = dict(zip(names, entries, strict=True))
         self._look_again = look_again
         self.runs = Runs(self.model, edits=edits_of)
@@ -115,13 +187,16 @@ class Backend:
         self._locks = {name: threading.Lock() for name in names}
 
     def model(self, name: str) -> LoadedModel:
-        """The model of this name. Its weights are read on first use, and again when the stored ones have changed.
+        """The model of this name. Its weights are read on first use, and again when the stored ones
+        have changed.
 
         If the stored weights are gone, the model stays as it was read.
         """
         if name not in self.entries:
             known = ", ".join(self.entries)
-            raise UnknownName(f"the model {name!r}", f"one of {known}", "List them with the call 'models'.")
+            raise UnknownName(
+                f"the model {name!r}", f"one of {known}", "List them with the call 'models'."
+            )
         with self._locks[name]:
             stamp = self.entries[name].stamp()
             if name not in self._open or stamp not in (None, self._stamps[name]):
@@ -138,8 +213,12 @@ class Backend:
     def answer(self, call: str, request: m.Message) -> Any:
         """The answer to a call, of the type that :data:`CALLS` names."""
         asked = _known(call).asked
-        got = f"a {type(request).__name__} for the call {call!r}"
-        require(isinstance(request, asked), got, f"a {asked.__name__}", "Make one from the request's JSON.")
+        if not isinstance(request, asked):
+            raise InputError(
+                got=f"a {type(request).__name__} for the call {call!r}",
+                expected=f"a {asked.__name__}",
+                fix="Make one from the request's JSON.",
+            )
         if isinstance(request, m.AskPage):
             return page(self, from_words(request.state))
         if call == "models":
@@ -148,8 +227,12 @@ class Backend:
                 self.entries.setdefault(entry.card.name, entry)
             return self.catalogue()
         answered: m.Message | np.ndarray = CALLS[call].answer(self.runs, request)
-        return answered.astype("<f4").tobytes() if isinstance(answered, np.ndarray) else answered
+        if isinstance(answered, np.ndarray):
+            return answered.astype("<f4").tobytes()
+        return answered
 
     def catalogue(self) -> m.Catalogue:
         """Every model, in the order in which they are listed."""
-        return m.Catalogue(models=[self._entry(name).card for name in list(self.entries)], version=__version__)
+        return m.Catalogue(
+            models=[self._entry(name).card for name in list(self.entries)], version=__version__
+        )

@@ -1,8 +1,9 @@
 """The requests and answers of the page's calls, validated when they are made.
 
-A call has the same name on every transport: ``POST /api/NAME`` of the server, a message of the notebook's widget, or an
-answer recorded in a saved page. The calls ``weights`` and ``rows`` answer with little-endian float32 numbers, whose
-shape follows from the request and from :class:`Run`, and ``page`` with HTML; all others answer with JSON.
+A call has the same name on every transport: ``POST /api/NAME`` of the server, a message of the
+notebook's widget, or an answer recorded in a saved page. The calls ``weights`` and ``rows`` answer
+with little-endian float32 numbers, whose shape follows from the request and from :class:`Run`, and
+``page`` with HTML; all others answer with JSON.
 """
 
 from typing import Annotated, Literal
@@ -16,7 +17,9 @@ MOST_UNITS = 256
 MOST_CELLS = 4096
 """Largest number of entries of one matrix of a hand-designed head."""
 
-View = Literal["flow", "attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"]
+View = Literal[
+    "flow", "attention", "design", "program", "scramble", "sampling", "experts", "whatif", "patch"
+]
 Kind = Literal["head", "program", "encoder", "encoder_decoder", "decoder"]
 Part = Literal["self", "encoder", "decoder", "cross"]
 Origin = Literal["shipped", "run", "given"]
@@ -29,12 +32,16 @@ Units = Annotated[list[Annotated[str, Field(max_length=80)]], Field(max_length=M
 
 
 def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 WHOLE = BeforeValidator(_whole)
 """JSON has one type of number, so 3.0 is an integer even in a strict request."""
-Order = Annotated[list[Annotated[int, Field(ge=0, lt=MOST_UNITS), WHOLE]], Field(max_length=MOST_UNITS)]
+Order = Annotated[
+    list[Annotated[int, Field(ge=0, lt=MOST_UNITS), WHOLE]], Field(max_length=MOST_UNITS)
+]
 Index = Annotated[int, Field(ge=0, lt=MOST_TOKENS), WHOLE]
 Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 TopK = Annotated[int, Field(ge=1, le=1_000_000), WHOLE]
@@ -49,7 +56,9 @@ MOST_EDITS = 64
 LARGEST = 1e300
 """Largest absolute value in a matrix of a hand-designed head."""
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
-Cells = Annotated[list[Annotated[list[Finite], Field(max_length=MOST_CELLS)]], Field(max_length=MOST_CELLS)]
+Cells = Annotated[
+    list[Annotated[list[Finite], Field(max_length=MOST_CELLS)]], Field(max_length=MOST_CELLS)
+]
 
 
 class Message(BaseModel):
@@ -160,15 +169,17 @@ class ForbiddenEdge(Request):
 class Steering(Request):
     """A vector that is added to the residual stream after a layer, at all positions.
 
-    Its direction is the one that raises the logit of ``toward`` most, or its difference from the logit of ``away``,
-    through the final norm's weight.
+    Its direction is the one that raises the logit of ``toward`` most, or its difference from the
+    logit of ``away``, through the final norm's weight.
     """
 
     layer: Index
     toward: OutcomeId
     away: OutcomeId | None
     strength: Strength
-    """Its length, as a multiple of the stream's median length: some models' first token has a hundred times as much."""
+    """Its length, as a multiple of the stream's median length: some models' first token has a
+    hundred times as much.
+    """
 
 
 class ReplacedExpert(Request):
@@ -177,11 +188,15 @@ class ReplacedExpert(Request):
     layer: Index
     expert: Index
     instead: Index | None
-    """The expert that gets its share of the router's probability, where it was chosen. None: the next best."""
+    """The expert that gets its share of the router's probability, where it was chosen. None: the
+    next best.
+    """
 
 
 class PatchedPlace(Request):
-    """The residual stream after a layer at one position, as it is where the model reads another text."""
+    """The residual stream after a layer at one position, as it is where the model reads another
+    text.
+    """
 
     text: Text
     """Of as many tokens."""
@@ -217,7 +232,9 @@ class Ask(AskText):
     source: Units | None = None
     """For an encoder-decoder: the units that its encoder reads. None: those of the card."""
     order: Order | None = None
-    """A permutation of ``source``: place i is read from ``source[order[i]]``. None: the order of ``source``."""
+    """A permutation of ``source``: place i is read from ``source[order[i]]``. None: the order of
+    ``source``.
+    """
     weights: HeadWeightsMessage | None = None
     """For a hand-designed head: its matrices. None: those of its design."""
     changes: Changes | None = None
@@ -244,14 +261,17 @@ class Run(Message):
     attentions: list[Attention]
     said: Said
     place: int | None = None
-    """The position whose logits ``said`` reports, the first of several; None for a classifier, a head or a program."""
+    """The position whose logits ``said`` reports, the first of several; None for a classifier, a
+    head or a program.
+    """
 
 
 class AskTile(Request):
     """A request for a part of an attention matrix: ``TILE`` x ``TILE`` cells, fewer at the edge.
 
-    At level l a cell is the maximum of 2**l x 2**l neighbouring weights; level 0 is the matrix itself. Tile (row,
-    column) begins at cell (row * TILE, column * TILE) of its level. Answer: float32 [rows, columns].
+    At level l a cell is the maximum of 2**l x 2**l neighbouring weights; level 0 is the matrix
+    itself. Tile (row, column) begins at cell (row * TILE, column * TILE) of its level. Answer:
+    float32 [rows, columns].
     """
 
     run: Name
@@ -262,12 +282,15 @@ class AskTile(Request):
     row: Index = 0
     column: Index = 0
     passed: bool = False
-    """Instead of weights, shares of what is passed on: weight times length of the value after the output projection,
-    divided by the sum of its row."""
+    """Instead of weights, shares of what is passed on: weight times length of the value after the
+    output projection, divided by the sum of its row.
+    """
 
 
 class AskRows(Request):
-    """The attention weights of one query in every layer and head, or in one. Answer: float32 [layer, head, key]."""
+    """The attention weights of one query in every layer and head, or in one. Answer: float32
+    [layer, head, key].
+    """
 
     run: Name
     part: Part
@@ -297,18 +320,25 @@ class Measures(Message):
     entropy: list[list[float | None]]
     """Mean entropy of a query's weights, in bits."""
     distance: list[list[float | None]] | None
-    """Mean distance from a query to its keys, weighted, in tokens; None if the keys are another text."""
+    """Mean distance from a query to its keys, weighted, in tokens; None if the keys are another
+    text.
+    """
     sink: list[list[float | None]] | None
     """Mean weight of the sink; None without sinks."""
     most_read: list[list[int]]
-    """The key that gets most attention: with the largest mean weight of all queries that see more than one key."""
+    """The key that gets most attention: with the largest mean weight of all queries that see more
+    than one key.
+    """
     on_one: list[list[float | None]]
     """That mean weight."""
     passed: list[list[float | None]] | None
-    """The mean share of what is passed on that comes from it, as in ``AskTile.passed``; None where it is unknown."""
+    """The mean share of what is passed on that comes from it, as in ``AskTile.passed``; None where
+    it is unknown.
+    """
     thumbnails: list[list[list[list[float]]]]
-    """[layer][head][row][column]: the largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL`` cells; no rows if
-    weights are not finite."""
+    """[layer][head][row][column]: the largest weight of each of at most ``THUMBNAIL`` x
+    ``THUMBNAIL`` cells; no rows if weights are not finite.
+    """
 
 
 class AskDetect(Request):
@@ -318,8 +348,10 @@ class AskDetect(Request):
 
 
 class Detected(Message):
-    """The mean weights, [layer][head], of a decoder's heads on four kinds of keys, for random tokens that are read
-    twice; see :class:`~glassformer.observe.detectors.HeadScores`. They are of the model, whatever text is shown."""
+    """The mean weights, [layer][head], of a decoder's heads on four kinds of keys, for random
+    tokens that are read twice; see :class:`~glassformer.observe.detectors.HeadScores`. They are of
+    the model, whatever text is shown.
+    """
 
     previous: list[list[float]]
     """The token before the query."""
@@ -338,8 +370,9 @@ class AskExperts(Request):
 
 
 MOST_EXPERT_NUMBERS = 1 << 20
-"""Largest number of numbers in an answer about experts: some 9 MB of JSON. Answers for longer texts omit probabilities;
-texts whose choices and routing weights alone exceed it are refused."""
+"""Largest number of numbers in an answer about experts: some 9 MB of JSON. Answers for longer texts
+omit probabilities; texts whose choices and routing weights alone exceed it are refused.
+"""
 
 
 class ExpertLayer(Message):
@@ -351,8 +384,9 @@ class ExpertLayer(Message):
     shares: list[list[float]]
     """[token][choice]: the routing weights, which sum to 1."""
     probabilities: list[list[float]]
-    """[token][expert]: the router's softmax over all experts. Empty in every layer if the answer would exceed
-    ``MOST_EXPERT_NUMBERS`` numbers."""
+    """[token][expert]: the router's softmax over all experts. Empty in every layer if the answer
+    would exceed ``MOST_EXPERT_NUMBERS`` numbers.
+    """
     load: list[float]
 
 
@@ -437,7 +471,9 @@ class CertificateMessage(Message):
 
 
 class Check(Message):
-    """All intermediate values for one sequence, and what is proved about the weights for all sequences."""
+    """All intermediate values for one sequence, and what is proved about the weights for all
+    sequences.
+    """
 
     tokens: list[str]
     inputs: Numbers
@@ -452,7 +488,9 @@ class Check(Message):
     reads: list[str]
     wanted: list[str]
     right: list[bool]
-    """Whether each output is right by the task's criterion: if several letters are equally right, any of them is."""
+    """Whether each output is right by the task's criterion: if several letters are equally right,
+    any of them is.
+    """
     certificate: CertificateMessage
 
 
@@ -463,7 +501,9 @@ class AskProgram(Request):
 
 
 MOST_PROGRAM_NUMBERS = 1 << 18
-"""Largest number of attention weights and of numbers of the residual stream in an answer about a program."""
+"""Largest number of attention weights and of numbers of the residual stream in an answer about a
+program.
+"""
 
 
 class ProgramPart(Message):
@@ -498,7 +538,9 @@ class ProgramVariable(Message):
     read: int
     coordinates: list[int]
     values: list[str]
-    """[position]: its value, decoded from the stream; several where its coordinates do not tell them apart."""
+    """[position]: its value, decoded from the stream; several where its coordinates do not tell
+    them apart.
+    """
 
 
 class Program(Message):
@@ -555,7 +597,9 @@ class Proof(Message):
 
 
 class AskAttempt(Request):
-    """A request to read a program that was written for the task of a compiled one, and to compare the two."""
+    """A request to read a program that was written for the task of a compiled one, and to compare
+    the two.
+    """
 
     model: Name
     program: Text
@@ -563,7 +607,9 @@ class AskAttempt(Request):
 
 
 class Attempt(Message):
-    """A written program on a text, and whether it does the task; see ``programs.written.Comparison``."""
+    """A written program on a text, and whether it does the task; see
+    ``programs.written.Comparison``.
+    """
 
     tokens: list[str]
     outputs: list[str] | None
@@ -639,7 +685,8 @@ class Next(Message):
     entropy: float
     """Of the final distribution, in bits."""
     rule: str | None
-    """The rule that the text follows, such as "x[t] = 3 x[t-1] + 2 x[t-2] mod 11", if it is known."""
+    """The rule that the text follows, such as "x[t] = 3 x[t-1] + 2 x[t-2] mod 11", if it is known.
+    """
 
 
 class AskSteps(AskNext):
@@ -652,8 +699,10 @@ class AskSteps(AskNext):
 
 
 Ended = Literal["asked", "model", "text", "read", "wordless"]
-"""Why generation ended: after the requested number of tokens; the model reads no more; the text would be too long for a
-message; 65,536 tokens have been read in all; or the drawn token has no text, such as padding."""
+"""Why generation ended: after the requested number of tokens; the model reads no more; the text
+would be too long for a message; 65,536 tokens have been read in all; or the drawn token has no
+text, such as padding.
+"""
 
 
 class Step(Message):
@@ -665,7 +714,9 @@ class Step(Message):
 
 
 class Steps(Message):
-    """A continuation. Each draw depends on the seed and its position: two requests for one step equal one for two."""
+    """A continuation. Each draw depends on the seed and its position: two requests for one step
+    equal one for two.
+    """
 
     text: Text
     steps: list[Step]
@@ -689,8 +740,9 @@ class AskOutcome(Request):
 
     ask: Ask
     place: Index | None = None
-    """The token whose successor is predicted. None: the last one; of an encoder-decoder, the one before the first
-    generated token. For a classifier only None."""
+    """The token whose successor is predicted. None: the last one; of an encoder-decoder, the one
+    before the first generated token. For a classifier only None.
+    """
     target: OutcomeId | None = None
     """The token or class in question. None: the likeliest in the run."""
 
@@ -720,8 +772,9 @@ class WhatIf(Message):
     place: int | None
     target: OutcomeId
     outcomes: list[Outcome]
-    """All, or the 64 likeliest before and the 8 likeliest after, joined by those that the request names; those with the
-    largest of both probabilities first."""
+    """All, or the 64 likeliest before and the 8 likeliest after, joined by those that the request
+    names; those with the largest of both probabilities first.
+    """
     rest: int
     rest_before: float
     rest_after: float
@@ -734,13 +787,17 @@ class WhatIf(Message):
 
 
 class AskSweep(AskOutcome):
-    """A request to remove every head, one at a time. Each call computes for a moment and gives what is known by then:
-    call again with the answer's ``done`` until that is its ``total``. A sweep that is not asked for any more stops."""
+    """A request to remove every head, one at a time. Each call computes for a moment and gives what
+    is known by then: call again with the answer's ``done`` until that is its ``total``. A sweep
+    that is not asked for any more stops.
+    """
 
     other: OutcomeId | None = None
     """None: the log-odds of the target. Otherwise those of the target over this one."""
     done: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
-    """How many exact heads the caller knows: the answer has more. None: nothing yet, so that an estimate will do."""
+    """How many exact heads the caller knows: the answer has more. None: nothing yet, so that an
+    estimate will do.
+    """
 
 
 class Compared(Message):
@@ -760,11 +817,15 @@ class SweptStack(Message):
     after: list[list[float | None]]
     """[layer][head]: the log-odds without this head; None: not known yet."""
     exact: list[list[bool]]
-    """[layer][head]: whether the model was run without this head; otherwise its value is a first-order estimate."""
+    """[layer][head]: whether the model was run without this head; otherwise its value is a
+    first-order estimate.
+    """
 
 
 class HeadSweep(Compared):
-    """The log-odds of a token or class without each head: ``log(p / (1 - p))``, or ``log(p / q)`` over another one."""
+    """The log-odds of a token or class without each head: ``log(p / (1 - p))``, or ``log(p / q)``
+    over another one.
+    """
 
     before: float
     stacks: list[SweptStack]
@@ -775,7 +836,9 @@ class HeadSweep(Compared):
 
 
 class AskPatches(AskOutcome):
-    """A request to run a second text with one place at a time as in the first, ``ask``. It is continued as a sweep."""
+    """A request to run a second text with one place at a time as in the first, ``ask``. It is
+    continued as a sweep.
+    """
 
     second: Text
     """Of as many tokens as the first."""
@@ -786,7 +849,9 @@ class AskPatches(AskOutcome):
 
 
 class Patches(Compared):
-    """The log-odds of a token or class after a second text with one place of the residual stream as in the first."""
+    """The log-odds of a token or class after a second text with one place of the residual stream as
+    in the first.
+    """
 
     tokens: list[str]
     second_tokens: list[str]
@@ -806,7 +871,9 @@ class AskLens(AskOutcome):
 
 
 class Lens(Message):
-    """The probabilities that the output projection gives after each layer. Of a classifier there is one position."""
+    """The probabilities that the output projection gives after each layer. Of a classifier there is
+    one position.
+    """
 
     target: OutcomeId
     name: str
@@ -841,7 +908,9 @@ class Contribution(Message):
 
 
 class Contributions(Compared):
-    """A logit, or a difference of two, as the sum over the parts of a model; see ``observe.lens.direct_logits``."""
+    """A logit, or a difference of two, as the sum over the parts of a model; see
+    ``observe.lens.direct_logits``.
+    """
 
     total: float
     parts: list[Contribution]
@@ -870,7 +939,9 @@ class Neuron(Message):
 
 
 class Ffn(Message):
-    """What a feed-forward network adds to the logits at one position; see ``observe.lens.ffn_logits``."""
+    """What a feed-forward network adds to the logits at one position; see
+    ``observe.lens.ffn_logits``.
+    """
 
     layer: int
     target: OutcomeId
@@ -881,13 +952,16 @@ class Ffn(Message):
     """At most 8 tokens, the one that is raised most first."""
     lowered: list[AddedLogit]
     neurons: list[Neuron] | None
-    """At most 8, that with the largest effect on the target first; None for a mixture of experts."""
+    """At most 8, that with the largest effect on the target first; None for a mixture of experts.
+    """
 
 
 class AskPage(Request):
     """A request to save the page: its state, as the words of the address."""
 
     state: Annotated[
-        dict[Annotated[str, Field(max_length=40)], Annotated[str, Field(max_length=MOST_CHARACTERS)]],
+        dict[
+            Annotated[str, Field(max_length=40)], Annotated[str, Field(max_length=MOST_CHARACTERS)]
+        ],
         Field(max_length=40),
     ]

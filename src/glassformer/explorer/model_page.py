@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer import import_extra
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading.codecs import text_of, tokens_in, units_of
 from glassformer.explorer.loading.discovery import list_models
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry, of_kind
+from glassformer.explorer.loading.loaded_model import (
+    LoadedDecoder,
+    LoadedModel,
+    ModelEntry,
+    of_kind,
+)
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import Run
 from glassformer.explorer.saving.page_state import ask_of, page_state
@@ -36,10 +41,12 @@ _MOST_CELLS = 512
 
 
 class ModelPage:
-    """The result of :func:`glassformer.explore`. As the last line of a notebook's cell it shows the page.
+    """The result of :func:`glassformer.explore`. As the last line of a notebook's cell it shows the
+    page.
 
     Args:
-        state: What to show, by the names of the page's address: ``view``, ``layer``, ``head``, ``pin`` and so on.
+        state: What to show, by the names of the page's address: ``view``, ``layer``, ``head``,
+            ``pin`` and so on.
     """
 
     def __init__(self, backend: Backend, state: dict[str, Any] | None = None) -> None:
@@ -76,7 +83,8 @@ class ModelPage:
             self._widget.state = words
 
     def save(self, path: str | Path) -> Path:
-        """Write the page in its current state to one file that opens without a server and without network.
+        """Write the page in its current state to one file that opens without a server and without
+        network.
 
         A file that is there already is replaced if it is a page that was saved before.
         """
@@ -96,13 +104,18 @@ class ModelPage:
         texts = {"tokens": run.tokens, "source": run.source or []}
         named = level == 0 and max(stack.queries, stack.keys) <= MOST_NAMES
         keys, queries = (texts[stack.keys_are], texts[stack.queries_are]) if named else ([], [])
-        title = f"{stack.label[:1].upper()}{stack.label[1:]}, layer {place.layer}, head {place.head}"
-        return attention_map(weights, keys, queries, title, axis_names=("token that is read", "token that reads"))
+        title = (
+            f"{stack.label[:1].upper()}{stack.label[1:]}, layer {place.layer}, head {place.head}"
+        )
+        return attention_map(
+            weights, keys, queries, title, axis_names=("token that is read", "token that reads")
+        )
 
     def serve(self, port: int = 8017, *, browser: bool = True) -> None:
         """Serve the page on this machine alone until Ctrl-C, and open it in the browser.
 
-        In a notebook's cell, where an event loop runs, this returns at once: the server runs in a thread, until
+        In a notebook's cell, where an event loop runs, this returns at once: the server runs in a
+        thread, until
         :meth:`stop`, the next call of this method, or the end of the kernel.
 
         Args:
@@ -144,10 +157,12 @@ class ModelPage:
         about: dict[str, Any] = {}
         try:
             shown, about = self.widget()._repr_mimebundle_() or ({}, {})
-            data, about = {**shown, **data}, dict(about)
+            data = {**shown, **data}
+            about = dict(about)
         except InputError as missing:
             warnings.warn(str(missing), stacklevel=2)
-        # Where a notebook is read without a kernel, as on GitHub, there is a picture of what was shown.
+        # Where a notebook is read without a kernel, as on GitHub, there is a picture of what was
+        # shown.
         with suppress(InputError):
             data["image/png"], about["image/png"] = _png(self.figure())
         return data, about
@@ -160,23 +175,53 @@ def open_page(
     if not (model is None or isinstance(model, str | Path | ModelEntry | LoadedModel)):
         return ModelPage(Backend([wrap_model(model, text, tokenizer, source)]), state)
     named = model is not None
-    require(model != "", "a model without a name", "a name, a directory or a model", "Omit it to explore all models.")
-    found = [model] if isinstance(model, ModelEntry | LoadedModel) else list_models(model)
-    card, expected = found[0].card, "none, since it is stored with the model"
-    require(tokenizer is None, f"a tokenizer for {card.name}", expected, "Omit it, or pass the model itself.")
+    if model == "":
+        raise InputError(
+            got="a model without a name",
+            expected="a name, a directory or a model",
+            fix="Omit it to explore all models.",
+        )
+    found: Sequence[Any]
+    if isinstance(model, ModelEntry | LoadedModel):
+        found = [model]
+    else:
+        found = list_models(model)
+    card = found[0].card
+    if tokenizer is not None:
+        raise InputError(
+            got=f"a tokenizer for {card.name}",
+            expected="none, since it is stored with the model",
+            fix="Omit it, or pass the model itself.",
+        )
     names = ", ".join(entry.card.name for entry in found)
     alone = not named and not (text is None and source is None)
-    require(not alone, f"a {'source' if text is None else 'text'} without a model", "both", f"Name one of {names}.")
-    backend, state = Backend(found), {**state, "model": card.name} if named else state
+    if alone:
+        raise InputError(
+            got=f"a {'source' if text is None else 'text'} without a model",
+            expected="both",
+            fix=f"Name one of {names}.",
+        )
+    backend = Backend(found)
+    state = {**state, "model": card.name} if named else state
     if text is not None:
         tokens = tokens_in(text)
         if tokens is not None:
-            loaded = of_kind(LoadedDecoder, backend.model(card.name), "tokens", "a model that takes them: a decoder")
+            loaded = of_kind(
+                LoadedDecoder,
+                backend.model(card.name),
+                "tokens",
+                "a model that takes them: a decoder",
+            )
             text = text_of(tokens, loaded.encode, [loaded.join])
         state["text"] = text
     if source is not None:
         takes = card.kind == "encoder_decoder"
-        require(takes, f"a source for {card.title}", "an encoder-decoder", "Omit source.")
+        if not takes:
+            raise InputError(
+                got=f"a source for {card.title}",
+                expected="an encoder-decoder",
+                fix="Omit source.",
+            )
         state["source"] = units_of(source)
     return ModelPage(backend, state)
 

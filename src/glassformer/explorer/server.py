@@ -20,7 +20,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer import PAGE
 from glassformer.explorer.api import Abandoned, NotDescribed, UnknownName, abandoned, not_described
 from glassformer.explorer.backend import CALLS, Backend, Call
@@ -31,10 +31,15 @@ HOST = "127.0.0.1"
 PORTS_TRIED = 20
 
 QUICK = frozenset({"models", "head", "weights", "rows", "experts", "find"})
-"""Calls that mostly look something up. The others compute; fewer of them run at once, so that these stay quick."""
+"""Calls that mostly look something up. The others compute; fewer of them run at once, so that these
+stay quick.
+"""
 SHORT = frozenset({"run", "next", "steps", "whatif"})
-"""Calls of about one forward pass, for which a reader waits: the longer ones do not hold up their places."""
-QUICK_AT_ONCE, OTHERS_AT_ONCE = 4, 2
+"""Calls of about one forward pass, for which a reader waits: the longer ones do not hold up their
+places.
+"""
+QUICK_AT_ONCE = 4
+OTHERS_AT_ONCE = 2
 
 REFUSALS = MappingProxyType(
     {
@@ -49,17 +54,23 @@ REFUSALS = MappingProxyType(
         503: "The server is ending.",
     }
 )
-"""Why a request may be refused, by status; the answer is a :class:`~glassformer.explorer.messages.Refusal`."""
+"""Why a request may be refused, by status; the answer is a
+:class:`~glassformer.explorer.messages.Refusal`.
+"""
 
 _NO_MESSAGE: dict[type, dict[str, Any]] = {
     bytes: {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     str: {"text/html": {"schema": {"type": "string"}}},
 }
-_PORT_ERRORS = MappingProxyType({errno.EADDRINUSE: "in use", errno.EACCES: "reserved by the system"})
+_PORT_ERRORS = MappingProxyType(
+    {errno.EADDRINUSE: "in use", errno.EACCES: "reserved by the system"}
+)
 
 
 def create_api(backend: Backend) -> FastAPI:
-    """``POST /api/NAME`` for every call, ``GET`` for the page and its files, and ``/api/openapi.json``."""
+    """``POST /api/NAME`` for every call, ``GET`` for the page and its files, and
+    ``/api/openapi.json``.
+    """
     app = FastAPI(
         title="The glassformer explorer",
         version=backend.catalogue().version,
@@ -82,7 +93,8 @@ def create_api(backend: Backend) -> FastAPI:
         for status, reason in REFUSALS.items()
     }
     quick = CapacityLimiter(QUICK_AT_ONCE)
-    short, others = CapacityLimiter(OTHERS_AT_ONCE), CapacityLimiter(OTHERS_AT_ONCE)
+    short = CapacityLimiter(OTHERS_AT_ONCE)
+    others = CapacityLimiter(OTHERS_AT_ONCE)
     for name, call in CALLS.items():
         content = _NO_MESSAGE.get(call.answered)
         app.post(
@@ -93,9 +105,15 @@ def create_api(backend: Backend) -> FastAPI:
             response_description="The answer.",
             response_model=call.answered if content is None else None,
             response_class=JSONResponse if content is None else Response,
-        )(_endpoint(backend, name, call, quick if name in QUICK else short if name in SHORT else others))
+        )(
+            _endpoint(
+                backend, name, call, quick if name in QUICK else short if name in SHORT else others
+            )
+        )
     # Only the names of the page's own files reach the file system.
-    files = StaticFiles(directory=PAGE, html=True, follow_symlink=True)  # an installer may have made links of them
+    files = StaticFiles(
+        directory=PAGE, html=True, follow_symlink=True
+    )  # an installer may have made links of them
     for path in ("/", *(f"/{entry.name}" for entry in PAGE.iterdir())):
         app.add_route(path, files, include_in_schema=False)  # type: ignore[arg-type]
 
@@ -108,14 +126,21 @@ def create_api(backend: Backend) -> FastAPI:
 
 def listen(port: int) -> socket.socket:
     """A socket that listens at ``port`` of this machine alone, or at the next free one; 0: at any."""
-    require(0 <= port < 1 << 16, f"port {port}", "0 to 65535", "Pass 8017, for example, or 0 for any.")
+    if not 0 <= port < 1 << 16:
+        raise InputError(
+            got=f"port {port}",
+            expected="0 to 65535",
+            fix="Pass 8017, for example, or 0 for any.",
+        )
     candidates = range(port, min(port + (PORTS_TRIED if port else 1), 1 << 16))
     reasons = set()
     for candidate in candidates:
-        # asyncio turns Nagle's algorithm, which delays answers by 40 ms, off for sockets that name TCP alone.
+        # asyncio turns Nagle's algorithm, which delays answers by 40 ms, off for sockets that name
+        # TCP alone.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            # SO_REUSEADDR avoids the wait after a restart; on Windows it would share the port with other programs.
+            # SO_REUSEADDR avoids the wait after a restart; on Windows it would share the port with
+            # other programs.
             option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
             listener.setsockopt(socket.SOL_SOCKET, option, 1)
             listener.bind((HOST, candidate))
@@ -128,13 +153,18 @@ def listen(port: int) -> socket.socket:
             reasons.add(reason)
         else:
             return listener
-    others = f" like the {len(candidates) - 1} after it" if len(candidates) > 1 else ""
+    if len(candidates) > 1:
+        others = f" like the {len(candidates) - 1} after it"
+    else:
+        others = ""
     got = f"port {port}, which{others} is {' or '.join(sorted(reasons))}"
     raise InputError(got, "a free one", "Pass --port 0 for any.")
 
 
 def make_server(backend: Backend, listener: socket.socket) -> uvicorn.Server:
-    """A guarded server of :func:`create_api`; ``run(sockets=[listener])`` runs it until its ``should_exit`` is set."""
+    """A guarded server of :func:`create_api`; ``run(sockets=[listener])`` runs it until its
+    ``should_exit`` is set.
+    """
     config = uvicorn.Config(
         Guard(create_api(backend), hosts_of(listener.getsockname()[1])),
         http="h11",
@@ -152,7 +182,9 @@ def make_server(backend: Backend, listener: socket.socket) -> uvicorn.Server:
 
 
 def in_event_loop() -> bool:
-    """Whether an event loop runs in this thread, as in a notebook's cell: a server there needs a thread of its own."""
+    """Whether an event loop runs in this thread, as in a notebook's cell: a server there needs a
+    thread of its own.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -166,7 +198,9 @@ class ServerThread:
     Arguments as for :func:`serve`.
     """
 
-    def __init__(self, backend: Backend, listener: socket.socket, address: str, *, browser: bool) -> None:
+    def __init__(
+        self, backend: Backend, listener: socket.socket, address: str, *, browser: bool
+    ) -> None:
         self._listener = listener
         self._server = make_server(backend, listener)
         if browser:
@@ -186,7 +220,8 @@ class ServerThread:
 
 
 def _open_browser(address: str) -> None:
-    # The listener queues the browser's requests until the server runs. A browser in the terminal never returns.
+    # The listener queues the browser's requests until the server runs. A browser in the terminal
+    # never returns.
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 
@@ -216,17 +251,22 @@ def serve(backend: Backend, listener: socket.socket, address: str, *, browser: b
         log.removeFilter(still_serves)
 
 
-def _endpoint(backend: Backend, name: str, call: Call, limiter: CapacityLimiter) -> Callable[..., Awaitable[Response]]:
+def _endpoint(
+    backend: Backend, name: str, call: Call, limiter: CapacityLimiter
+) -> Callable[..., Awaitable[Response]]:
     async def endpoint(request: Request, asked: call.asked) -> Response:
         def work() -> Response:
             answer = backend.answer(name, asked)
             if isinstance(answer, bytes):
                 return Response(answer, media_type="application/octet-stream")
             if isinstance(answer, str):
-                return HTMLResponse(answer, headers={"content-disposition": 'attachment; filename="explorer.html"'})
+                return HTMLResponse(
+                    answer, headers={"content-disposition": 'attachment; filename="explorer.html"'}
+                )
             return Response(answer.model_dump_json(), media_type="application/json")
 
-        # A page whose text is edited abandons its earlier requests, and a server that ends the others.
+        # A page whose text is edited abandons its earlier requests, and a server that ends the
+        # others.
         gone = threading.Event()
 
         async def watch() -> None:
@@ -239,11 +279,15 @@ def _endpoint(backend: Backend, name: str, call: Call, limiter: CapacityLimiter)
         try:
             async with limiter:
                 await asyncio.sleep(0)  # for watch() to begin
-                return Response(status_code=499) if gone.is_set() else await to_thread.run_sync(work)
+                if gone.is_set():
+                    return Response(status_code=499)
+                return await to_thread.run_sync(work)
         except Abandoned:
             return Response(status_code=499)
         except asyncio.CancelledError:
-            return refusal(503, InputError("a server that is ending", "a running one", "Start it again."))
+            return refusal(
+                503, InputError("a server that is ending", "a running one", "Start it again.")
+            )
         finally:
             gone.set()
             watching.cancel()
@@ -252,20 +296,33 @@ def _endpoint(backend: Backend, name: str, call: Call, limiter: CapacityLimiter)
 
 
 async def _not_described(request: Request, error: Any) -> Response:
-    # The first part of a location is "body"; what follows in a body that is not JSON is a place in the text.
-    errors = [{**each, "loc": () if each["type"] == "json_invalid" else each["loc"][1:]} for each in error.errors()]
+    # The first part of a location is "body"; what follows in a body that is not JSON is a place in
+    # the text.
+    errors = [
+        {**each, "loc": () if each["type"] == "json_invalid" else each["loc"][1:]}
+        for each in error.errors()
+    ]
     return refusal(400, not_described(request.url.path.removeprefix("/api/"), errors))
 
 
 async def _not_answerable(request: Request, error: Any) -> Response:
-    return refusal(400 if isinstance(error, NotDescribed) else 404 if isinstance(error, UnknownName) else 422, error)
+    return refusal(
+        400 if isinstance(error, NotDescribed) else 404 if isinstance(error, UnknownName) else 422,
+        error,
+    )
 
 
 async def _http_error(request: Request, error: Any) -> Response:
     got = f"{request.method[:20]} {request.url.path[:100]}"
-    expected = {400: "a body in JSON", 405: "a method of this address"}.get(error.status_code, "an address of this API")
-    return refusal(error.status_code, InputError(got, expected, "See /api/openapi.json."), error.headers)
+    expected = {400: "a body in JSON", 405: "a method of this address"}.get(
+        error.status_code, "an address of this API"
+    )
+    return refusal(
+        error.status_code, InputError(got, expected, "See /api/openapi.json."), error.headers
+    )
 
 
 async def _our_fault(request: Request, error: Exception) -> Response:
-    return refusal(500, InputError("an internal error", "an answer", "Report what the server printed."))
+    return refusal(
+        500, InputError("an internal error", "an answer", "Report what the server printed.")
+    )

@@ -18,11 +18,18 @@ from glassformer.explorer.backend import Backend, parse
 class ExplorerWidget(anywidget.AnyWidget):
     """A widget that shows the page. A notebook may show several, and one in several places."""
 
-    # A notebook's file stores this for every widget; the page's long code comes in a message, once for all widgets.
-    _esm = (PAGE / "widget.js").read_text(encoding="utf-8")  # anywidget would hold a widget whose code is a Path
+    # A notebook's file stores this for every widget; the page's long code comes in a message, once
+    # for all widgets.
+    _esm = (PAGE / "widget.js").read_text(
+        encoding="utf-8"
+    )  # anywidget would hold a widget whose code is a Path
     _css = (PAGE / "explorer.css").read_text(encoding="utf-8")
-    state = traitlets.Dict(key_trait=traitlets.Unicode(), value_trait=traitlets.Unicode()).tag(sync=True)
-    """What is shown, as the words of the page's address; synchronised with the page in both directions."""
+    state = traitlets.Dict(key_trait=traitlets.Unicode(), value_trait=traitlets.Unicode()).tag(
+        sync=True
+    )
+    """What is shown, as the words of the page's address; synchronised with the page in both
+    directions.
+    """
     _page = traitlets.Unicode().tag(sync=True)
     """The hash of the page's code."""
 
@@ -48,8 +55,8 @@ def reply(backend: Backend, content: object) -> tuple[dict[str, Any], list[bytes
 
     Returns:
         ``{"id": ..., "answer": ...}``, or ``{"id": ..., "refusal": ...}`` as a
-        :class:`~glassformer.explorer.messages.Refusal`, with ``"unknown": True`` for an unknown name.
-        Binary answers are the only buffer, without ``answer``.
+        :class:`~glassformer.explorer.messages.Refusal`, with ``"unknown": True`` for an unknown
+        name. Binary answers are the only buffer, without ``answer``.
         None for a message that is not a call.
     """
     try:
@@ -63,7 +70,10 @@ def reply(backend: Backend, content: object) -> tuple[dict[str, Any], list[bytes
         return {**refused, "unknown": True} if isinstance(error, UnknownName) else refused, []
     if isinstance(answer, bytes):
         return {"id": question.id}, [answer]
-    content = answer if isinstance(answer, str) else answer.model_dump(mode="json")
+    if isinstance(answer, str):
+        content = answer
+    else:
+        content = answer.model_dump(mode="json")
     return {"id": question.id, "answer": content}, []
 
 
@@ -75,8 +85,8 @@ def _code() -> tuple[str, bytes]:
 
 
 def _hear(widget: ExplorerWidget, content: object, buffers: object) -> None:
-    # JupyterLab may bring messages to another thread while a cell runs. A forward pass there would change the model's
-    # mode beneath a training in the cell.
+    # JupyterLab may bring messages to another thread while a cell runs. A forward pass there would
+    # change the model's mode beneath a training in the cell.
     kernel = getattr(widget.comm, "kernel", None)
     if threading.current_thread() is threading.main_thread() or kernel is None:
         _answer(widget, content)

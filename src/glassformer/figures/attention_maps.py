@@ -1,10 +1,12 @@
-"""Attention weights as heat maps: one head of up to thousands of tokens, grids of heads, and two compared.
+"""Attention weights as heat maps: one head of up to thousands of tokens, grids of heads, and two
+compared.
 
-A row of a map is a query. Maps of thousands of tokens are drawn as an overview, in which a cell shows the largest of
-the weights that it stands for, so that no single large weight is lost. Functions for several heads take names of layers
-and heads, which are numbered from 1 if these are empty. Those with an argument ``figure`` draw in that empty figure,
-such as one of pyplot's, or in a new one. They raise InputError for weights that are missing, no NumPy arrays, of other
-axes, below 0, above ``largest`` or not finite, and for a wrong number of names.
+A row of a map is a query. Maps of thousands of tokens are drawn as an overview, in which a cell
+shows the largest of the weights that it stands for, so that no single large weight is lost.
+Functions for several heads take names of layers and heads, which are numbered from 1 if these are
+empty. Those with an argument ``figure`` draw in that empty figure, such as one of pyplot's, or in a
+new one. They raise InputError for weights that are missing, no NumPy arrays, of other axes, below
+0, above ``largest`` or not finite, and for a wrong number of names.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.figures.coloured_words import shown
 from glassformer.figures.heat_maps import (
     CELL,
@@ -39,7 +41,9 @@ from glassformer.observe.attention_measures import divergence
 MOST_CELLS = 512
 """The most queries or keys that are drawn one by one; more are drawn as an overview."""
 
-Layers: TypeAlias = Float[np.ndarray, "layer head query key"] | Sequence[Float[np.ndarray, "_ query key"]]
+Layers: TypeAlias = (
+    Float[np.ndarray, "layer head query key"] | Sequence[Float[np.ndarray, "_ query key"]]
+)
 """The weights of several layers, whose numbers of heads may differ."""
 
 MOST_PANELS = 64
@@ -58,7 +62,12 @@ def overview(
 
     Matrices that are small enough stay as they are. The last blocks may be smaller.
     """
-    require(most >= 1, f"most = {most}", "at least 1", "The default is 512.")
+    if not most >= 1:
+        raise InputError(
+            got=f"most = {most}",
+            expected="at least 1",
+            fix="The default is 512.",
+        )
     for axis in (0, 1):
         if (size := _block(values.shape[axis], most)) > 1:
             values = np.maximum.reduceat(values, np.arange(0, values.shape[axis], size), axis=axis)
@@ -77,18 +86,22 @@ def attention_map(
 ) -> Figure:
     """One head as a heat map, a row for each query.
 
-    Maps of up to 22 x 22 have the weights in their cells and maps of up to 40 x 40 names on their axes; longer ones
-    have numbers on their axes, from 0, and from 513 tokens on they are an :func:`overview`.
+    Maps of up to 22 x 22 have the weights in their cells and maps of up to 40 x 40 names on their
+    axes; longer ones have numbers on their axes, from 0, and from 513 tokens on they are an
+    :func:`overview`.
 
     Args:
         keys: The tokens at the keys; numbers if empty.
-        queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
-        ax: Where to draw, emptied first unless it is from :func:`~glassformer.figures.style.new_figure`; a new figure
-            when None.
+        queries: The tokens at the queries; those of ``keys`` when None, if there are as many
+            queries as keys.
+        ax: Where to draw, emptied first unless it is from
+            :func:`~glassformer.figures.style.new_figure`; a new figure when None.
         largest: The weight with the darkest colour; the largest of ``weights`` when None.
         axis_names: What the columns are, and what the rows are.
     """
-    figure, place, image = _draw_attention_map(weights, keys, queries, title, ax, largest, axis_names)
+    figure, place, image = _draw_attention_map(
+        weights, keys, queries, title, ax, largest, axis_names
+    )
     if ax is not None and max(weights.shape) <= MOST_TEXTS:
         # With the caller's settings, since the layout creates ticks of all axes of the figure.
         figure.draw_without_rendering()
@@ -111,14 +124,19 @@ def _draw_attention_map(
 ) -> tuple[Figure, Axes, AxesImage]:
     """The figure, its axes and its image; without the values of cells where ``ax`` is given."""
     limits = (0.0, end_of_scale([weights], largest))
-    queries = (keys if len(keys) == len(weights) else ()) if queries is None else queries
+    if queries is None:
+        queries = keys if len(keys) == len(weights) else ()
+    else:
+        queries = queries
     few = max(weights.shape) <= MOST_TEXTS
     down, across = (side(count, LABELLED_CELL if few else CELL) for count in weights.shape)
-    width, height = max(across + 1.9 + names_room(queries), 3.2), down + 1.2 + names_room(keys)
+    width = max(across + 1.9 + names_room(queries), 3.2)
+    height = down + 1.2 + names_room(keys)
     if ax is None:
         figure, (place,) = new_figure(width, height)
     else:
-        figure, place = figure_of(ax), ax
+        figure = figure_of(ax)
+        place = ax
         restyle_axes(ax)
     image = draw_map(place, weights, keys, queries, limits, axis_names, labels=ax is None)
     # A new figure's size makes the cells nearly square; given axes are filled.
@@ -131,25 +149,54 @@ def _draw_attention_map(
 
 
 def end_of_scale(values: Sequence[np.ndarray], largest: float | None) -> float:
-    """The value with the darkest colour: ``largest``, or the largest of all ``values``; 1 if all are 0."""
+    """The value with the darkest colour: ``largest``, or the largest of all ``values``; 1 if all
+    are 0.
+    """
     for each in values:
         got = f"a {type(each).__name__} of shape {list(each.shape)}"
         fix = "Choose a text and a head, and convert a tensor by .detach().float().cpu().numpy()."
-        require(isinstance(each, np.ndarray) and each.ndim == 2, got, "a NumPy array [query, key] for each head", fix)
+        if not isinstance(each, np.ndarray) or each.ndim != 2:
+            raise InputError(
+                got=got,
+                expected="a NumPy array [query, key] for each head",
+                fix=fix,
+            )
     shapes = [list(each.shape) for each in values]
-    got, expected = f"values of shapes {shapes}", "at least one row and column"
-    require(len(values) > 0 and all(each.size > 0 for each in values), got, expected, "Pass weights.")
+    got = f"values of shapes {shapes}"
+    expected = "at least one row and column"
+    if len(values) <= 0 or not all(each.size > 0 for each in values):
+        raise InputError(
+            got=got,
+            expected=expected,
+            fix="Pass weights.",
+        )
     low, high = (float(extreme([extreme(each) for each in values])) for extreme in (np.min, np.max))
     fix = "Pass attention weights (after the softmax), not scores; draw differences with heat_maps.panel."
-    require(low >= 0 and bool(np.isfinite(high)), f"values from {low:g} to {high:g}", "finite values from 0 on", fix)
-    got, expected = f"a value of {high:g} with largest = {largest}", "no value above largest"
-    require(largest is None or 0 < largest >= high - 1e-2, got, expected, "Pass the largest of all, or None.")
+    if not (low >= 0 and bool(np.isfinite(high))):
+        raise InputError(
+            got=f"values from {low:g} to {high:g}",
+            expected="finite values from 0 on",
+            fix=fix,
+        )
+    got = f"a value of {high:g} with largest = {largest}"
+    expected = "no value above largest"
+    if largest is not None and not 0 < largest >= high - 1e-2:
+        raise InputError(
+            got=got,
+            expected=expected,
+            fix="Pass the largest of all, or None.",
+        )
     return largest or high or 1.0
 
 
 def numbered(names: Names, count: int, kind: str) -> list[str]:
     """``names``, or "``kind`` 1" and so on if there are none."""
-    require(len(names) in (0, count), f"{len(names)} names", f"{count}, or none", "Pass one name each.")
+    if len(names) not in (0, count):
+        raise InputError(
+            got=f"{len(names)} names",
+            expected=f"{count}, or none",
+            fix="Pass one name each.",
+        )
     return list(names) or [f"{kind} {place + 1}".strip() for place in range(count)]
 
 
@@ -165,14 +212,30 @@ def draw_map(
     most: int = MOST_CELLS,
 ) -> AxesImage:
     """Draw a map, or its overview, with names or numbers on its axes."""
-    for what, names, size in (("keys", keys, values.shape[1]), ("queries", queries, values.shape[0])):
-        require(
-            len(names) in (0, size), f"{len(names)} names for {size} {what}", "one each, or none", "Name each or none."
-        )
-    y_names, x_names = (_tick_labels(names) if len(names) <= MOST_NAMES else () for names in (queries, keys))
+    for what, names, size in (
+        ("keys", keys, values.shape[1]),
+        ("queries", queries, values.shape[0]),
+    ):
+        if len(names) not in (0, size):
+            raise InputError(
+                got=f"{len(names)} names for {size} {what}",
+                expected="one each, or none",
+                fix="Name each or none.",
+            )
+    y_names, x_names = (
+        _tick_labels(names) if len(names) <= MOST_NAMES else () for names in (queries, keys)
+    )
     cells = overview(values, most)
     image = panel(
-        ax, cells, "", *axis_names, labels=labels, limits=limits, colormap=SEQUENTIAL, x_names=x_names, y_names=y_names
+        ax,
+        cells,
+        "",
+        *axis_names,
+        labels=labels,
+        limits=limits,
+        colormap=SEQUENTIAL,
+        x_names=x_names,
+        y_names=y_names,
     )
     rows, columns = (_block(count, most) for count in values.shape)
     image.set_extent((-0.5, columns * cells.shape[1] - 0.5, rows * cells.shape[0] - 0.5, -0.5))
@@ -194,12 +257,17 @@ def _block(size: int, most: int) -> int:
 def map_label(shape: Sequence[int], most: int = MOST_CELLS) -> str:
     """The label of a map's colour bar."""
     rows, columns = (_block(count, most) for count in shape)
-    return "attention weight" + (f",\nlargest of each {rows} × {columns}" if max(rows, columns) > 1 else "")
+    return "attention weight" + (
+        f",\nlargest of each {rows} × {columns}" if max(rows, columns) > 1 else ""
+    )
 
 
 def _tick_labels(names: Names) -> list[str]:
     """Names with invisible characters escaped, and long names cut."""
-    return [name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…" for name in map(shown, names)]
+    return [
+        name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+        for name in map(shown, names)
+    ]
 
 
 def names_room(names: Names) -> float:
@@ -228,34 +296,66 @@ def attention_grid(
 
     Args:
         keys: The tokens at the keys; numbers if empty.
-        queries: The tokens at the queries; those of ``keys`` when None, if there are as many queries as keys.
+        queries: The tokens at the queries; those of ``keys`` when None, if there are as many
+            queries as keys.
         panel_names: One for each panel, row by row, instead of its layer's and its head's name.
         largest: The weight with the darkest colour; the largest of all when None.
         values: Write the weights into the cells, in panels of up to 22 x 22.
         axis_names: What the columns are, and what the rows are.
     """
     layers = list(weights)
-    rows, columns = len(layers), max((len(layer) for layer in layers), default=0)
-    got, shapes = f"{rows} layers of up to {columns} heads", {layer.shape[1:] for layer in layers}
-    require(columns > 0, got, "at least one head", "Pass its weights.")
-    require(len(shapes) == 1, f"maps of shapes {sorted(shapes)}", "one shape", "Take all layers from the same text.")
-    require(rows * columns <= MOST_PANELS, got, f"at most {MOST_PANELS} panels", "Choose layers and heads.")
-    above, beside = numbered(layer_names, rows, "Layer"), numbered(head_names, columns, "head")
+    rows = len(layers)
+    columns = max((len(layer) for layer in layers), default=0)
+    got = f"{rows} layers of up to {columns} heads"
+    shapes = {layer.shape[1:] for layer in layers}
+    if not columns > 0:
+        raise InputError(
+            got=got,
+            expected="at least one head",
+            fix="Pass its weights.",
+        )
+    if len(shapes) != 1:
+        raise InputError(
+            got=f"maps of shapes {sorted(shapes)}",
+            expected="one shape",
+            fix="Take all layers from the same text.",
+        )
+    if not rows * columns <= MOST_PANELS:
+        raise InputError(
+            got=got,
+            expected=f"at most {MOST_PANELS} panels",
+            fix="Choose layers and heads.",
+        )
+    above = numbered(layer_names, rows, "Layer")
+    beside = numbered(head_names, columns, "head")
     joined = [", ".join(filter(None, (layer, head))) for layer in above for head in beside]
-    titles = numbered(panel_names, rows * columns, "") if panel_names else joined
-    limits, shape = (0.0, end_of_scale([head for layer in layers for head in layer], largest)), layers[0].shape[1:]
-    queries = (keys if len(keys) == shape[0] else ()) if queries is None else queries
+    if panel_names:
+        titles = numbered(panel_names, rows * columns, "")
+    else:
+        titles = joined
+    limits = (0.0, end_of_scale([head for layer in layers for head in layer], largest))
+    shape = layers[0].shape[1:]
+    if queries is None:
+        queries = keys if len(keys) == shape[0] else ()
+    else:
+        queries = queries
     labels = values and max(shape) <= MOST_TEXTS
-    down, across = _inches(shape[0], queries, labels, 0.7), _inches(shape[1], keys, labels, 1.6)
-    width, height = across + 0.4 + names_room(queries), down + 0.5 + names_room(keys)
-    made, axes = new_figure(columns * width + 1.2, rows * height + 0.8, rows, columns, figure=figure)
+    down = _inches(shape[0], queries, labels, 0.7)
+    across = _inches(shape[1], keys, labels, 1.6)
+    width = across + 0.4 + names_room(queries)
+    height = down + 0.5 + names_room(keys)
+    made, axes = new_figure(
+        columns * width + 1.2, rows * height + 0.8, rows, columns, figure=figure
+    )
     for place, ax in enumerate(axes):
         layer, head = divmod(place, columns)
         if head >= len(layers[layer]):
             ax.set_axis_off()
             continue
         named = (axis_names[0] if layer == rows - 1 else "", axis_names[1] if head == 0 else "")
-        image = draw_map(ax, layers[layer][head], keys, queries, limits, named, labels=labels, most=_PANEL_CELLS)
+        image = draw_map(
+            ax, layers[layer][head], keys, queries, limits, named, labels=labels, most=_PANEL_CELLS
+        )
         ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center")
     made.colorbar(image, ax=axes, label=map_label(shape, _PANEL_CELLS), fraction=0.03, aspect=30)
     finish(made, title)
@@ -272,12 +372,14 @@ def cross_attention(
     head_names: Names = (),
     figure: Figure | None = None,
 ) -> Figure:
-    """A decoder's cross-attention: a panel for each head, its tokens from top to bottom, the source from left to right.
+    """A decoder's cross-attention: a panel for each head, its tokens from top to bottom, the source
+    from left to right.
 
     Colours are on a scale from 0 to 1. Several layers get a row of panels each.
     """
     if isinstance(weights, np.ndarray) and weights.ndim == 3:
-        weights, layer_names = weights[None], layer_names or ("",)
+        weights = weights[None]
+        layer_names = layer_names or ("",)
     return attention_grid(
         weights,
         source,
@@ -302,26 +404,37 @@ def compare_heads(
     *,
     names: tuple[str, str] = ("head 1", "head 2"),
 ) -> Figure:
-    """Two heads of one text, and below each its excess over the other: ``max(first - second, 0)`` and the reverse.
+    """Two heads of one text, and below each its excess over the other: ``max(first - second, 0)``
+    and the reverse.
 
-    All four panels have one scale. The difference takes two panels because in a print in grey no colours can
-    distinguish its two signs. The title ends with the mean :func:`divergence
+    All four panels have one scale. The difference takes two panels because in a print in grey no
+    colours can distinguish its two signs. The title ends with the mean :func:`divergence
     <glassformer.observe.attention_measures.divergence>` of the two heads' rows.
 
     ``names`` are those of the two heads; the other arguments are those of :func:`attention_grid`.
     """
-    got = f"weights of shapes {list(first.shape)} and {list(second.shape)}"
-    require(first.shape == second.shape, got, "the same shape", "Take both from one text and the same queries.")
+    if first.shape != second.shape:
+        raise InputError(
+            got=f"weights of shapes {list(first.shape)} and {list(second.shape)}",
+            expected="the same shape",
+            fix="Take both from one text and the same queries.",
+        )
     largest = end_of_scale([first, second], None)
     apart = divergence(first, second)
     apart = apart[np.isfinite(apart)]
-    measured = f"divergence {apart.mean():.2f} of at most 0.69 nats" if apart.size else "no divergence"
+    if apart.size:
+        measured = f"divergence {apart.mean():.2f} of at most 0.69 nats"
+    else:
+        measured = "no divergence"
     return attention_grid(
         [np.stack([first, second]), np.maximum(np.stack([first - second, second - first]), 0)],
         keys,
         queries,
         f"{title}: {measured}" if title else measured,
-        panel_names=(*names, *(f"{name}, more than {other}" for name, other in (names, names[::-1]))),
+        panel_names=(
+            *names,
+            *(f"{name}, more than {other}" for name, other in (names, names[::-1])),
+        ),
         largest=largest,
         values=True,
     )

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 from numpy.typing import ArrayLike
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.figures.heat_maps import DIVERGING, SEQUENTIAL
 from glassformer.figures.style import (
     colour_map,
@@ -30,17 +30,24 @@ from glassformer.figures.style import (
 MOST_WORDS = 2000
 """The longest text that is drawn."""
 
-_SIZE, _PAD, _SPACE = 11.0, 2.5, 4.0
+_SIZE = 11.0
+_PAD = 2.5
+_SPACE = 4.0
 """Points: of the letters, of the background around a word, and between two words."""
 _LINE = 25.0
 _INCH = 72.0
-_WIDTH, _MARGIN = 8.0, 0.25
-_TITLE, _BAR = 0.38, 0.55
-"""Inches: the figure's width and margin, the space for a title above, and for the colour bar below."""
+_WIDTH = 8.0
+_MARGIN = 0.25
+_TITLE = 0.38
+_BAR = 0.55
+"""Inches: the figure's width and margin, the space for a title above, and for the colour bar below.
+"""
 _PAGE_WIDTH = (_WIDTH - 2 * _MARGIN) * _INCH
 """Points."""
 _HINTED = 1.03
-"""The most by which a word is drawn wider than measured, where hinting rounds its letters up to whole pixels."""
+"""The most by which a word is drawn wider than measured, where hinting rounds its letters up to
+whole pixels.
+"""
 _LONGEST = 200
 """The most letters of a word that does not fit into a line."""
 
@@ -60,25 +67,31 @@ def coloured_text(
 ) -> Figure:
     """A text, each word on a background that shows its weight, in as many lines as it needs.
 
-    Weights from 0 on are drawn from white to dark blue. Signed ones are red above 0 and blue below, on a symmetric
-    scale, and words below 0 are underlined, which shows in a print in grey too. Letters are black or white, whichever
-    has the higher contrast with their background, which is at least 4.58 : 1.
+    Weights from 0 on are drawn from white to dark blue. Signed ones are red above 0 and blue below,
+    on a symmetric scale, and words below 0 are underlined, which shows in a print in grey too.
+    Letters are black or white, whichever has the higher contrast with their background, which is at
+    least 4.58 : 1.
 
-    Line breaks and other invisible characters are written as escapes (``\\n``), those that the font lacks as an empty
-    box; a word that is longer than a line is cut with "…".
+    Line breaks and other invisible characters are written as escapes (``\\n``), those that the font
+    lacks as an empty box; a word that is longer than a line is cut with "…".
 
     Args:
         signed: Weights of both signs, around 0.
         ax: Where to draw, within its present size, emptied first unless it is from
             :func:`~glassformer.figures.style.new_figure`; a new figure when None.
         label: What the weights are, at the colour bar.
-        largest: The weight at the end of the scale, for several texts on one scale; a text in ``ax`` then has no colour
-            bar. The largest of ``weights`` when None.
+        largest: The weight at the end of the scale, for several texts on one scale; a text in
+            ``ax`` then has no colour bar. The largest of ``weights`` when None.
     """
     values = _checked(words, weights, signed)
     reached = float(np.abs(values).max())
     got = f"a weight of size {reached:g} with largest = {largest}"
-    require(largest is None or reached <= largest, got, "no weight above largest", "Pass the largest of all texts.")
+    if largest is not None and not reached <= largest:
+        raise InputError(
+            got=got,
+            expected="no weight above largest",
+            fix="Pass the largest of all texts.",
+        )
     end = (reached if largest is None else largest) or 1.0
     colours = colour_map(DIVERGING if signed else SEQUENTIAL)
     scale = ScalarMappable(Normalize(-end if signed else 0.0, end), colours)
@@ -88,19 +101,27 @@ def coloured_text(
         lines = _broken(words, _PAGE_WIDTH)
         figure, room = _page(len(lines), title, scale, label)
     else:
-        figure, room = figure_of(ax), ax
+        figure = figure_of(ax)
+        room = ax
         _prepare(ax, title, scale if largest is None else None, label)
         width, height = _room(ax)
         lines = _broken(words, width)
         got = f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high"
         needed = len(lines) * _LINE
-        require(needed <= height, got, f"{needed / _INCH:.1f} inches", "Use larger axes, or omit ax.")
+        if not needed <= height:
+            raise InputError(
+                got=got,
+                expected=f"{needed / _INCH:.1f} inches",
+                fix="Use larger axes, or omit ax.",
+            )
     _write(room, lines, values, scale, 0.0)
     return figure
 
 
 def shown(word: str) -> str:
-    """``word`` as it is drawn: invisible characters as escapes, those that the font lacks as an empty box."""
+    """``word`` as it is drawn: invisible characters as escapes, those that the font lacks as an
+    empty box.
+    """
     font = get_font(findfont(_FONT))
 
     def one(letter: str) -> str:
@@ -108,19 +129,39 @@ def shown(word: str) -> str:
             return letter.encode("unicode_escape").decode()
         return letter if font.get_char_index(ord(letter)) else "□"
 
-    return "".join(one(letter) for letter in word) if word.strip(" ") else "␣"
+    if word.strip(" "):
+        return "".join(one(letter) for letter in word)
+    return "␣"
 
 
 def _checked(words: Sequence[str], weights: ArrayLike, signed: bool) -> Float[np.ndarray, " word"]:
     """The weights of the words in float64."""
     values = np.asarray(weights, dtype=float)
-    require(1 <= len(words) <= MOST_WORDS, f"{len(words)} words", f"1 to {MOST_WORDS:,}", "Draw a part of the text.")
-    got = f"weights of shape {list(values.shape)} for {len(words)} words"
-    require(values.shape == (len(words),), got, f"{len(words)}, one for each word", "Omit padding.")
-    require(bool(np.isfinite(values).all()), "NaN or infinite weights", "finite numbers", "Check the model.")
+    if not 1 <= len(words) <= MOST_WORDS:
+        raise InputError(
+            got=f"{len(words)} words",
+            expected=f"1 to {MOST_WORDS:,}",
+            fix="Draw a part of the text.",
+        )
+    if values.shape != (len(words),):
+        raise InputError(
+            got=f"weights of shape {list(values.shape)} for {len(words)} words",
+            expected=f"{len(words)}, one for each word",
+            fix="Omit padding.",
+        )
+    if not bool(np.isfinite(values).all()):
+        raise InputError(
+            got="NaN or infinite weights",
+            expected="finite numbers",
+            fix="Check the model.",
+        )
     least = float(values.min())
-    fix = "Pass signed=True for effects of both signs."
-    require(signed or least >= 0, f"a weight of {least:g}", "weights from 0 on, or signed = True", fix)
+    if not (signed or least >= 0):
+        raise InputError(
+            got=f"a weight of {least:g}",
+            expected="weights from 0 on, or signed = True",
+            fix="Pass signed=True for effects of both signs.",
+        )
     return values
 
 
@@ -136,11 +177,14 @@ Line = list[tuple[int, str, float, float]]
 def _broken(words: Sequence[str], width: float) -> list[Line]:
     """The words in lines of at most ``width`` points."""
     lines: list[Line] = [[]]
-    at, room = 0.0, (width - _PAD) / _HINTED
+    at = 0.0
+    room = (width - _PAD) / _HINTED
     for number, word in enumerate(words):
         text = shown(word)
         if _width(text) > room:
-            text = next(cut for end in range(_LONGEST, 0, -1) if _width(cut := text[:end] + "…") <= room)
+            text = next(
+                cut for end in range(_LONGEST, 0, -1) if _width(cut := text[:end] + "…") <= room
+            )
         size = max(_width(text) + 2 * _PAD, _width(text) * _HINTED + _PAD)
         if lines[-1] and at + size > width:
             lines.append([])
@@ -152,7 +196,9 @@ def _broken(words: Sequence[str], width: float) -> list[Line]:
 
 @in_style
 def _prepare(ax: Axes, title: str | None, scale: ScalarMappable | None, label: str | None) -> None:
-    """Write the title above the caller's axes, and draw a colour bar of ``scale`` below them, if any."""
+    """Write the title above the caller's axes, and draw a colour bar of ``scale`` below them, if
+    any.
+    """
     restyle_axes(ax)
     ax.set_axis_off()
     ax.set_title(title or "")
@@ -162,9 +208,12 @@ def _prepare(ax: Axes, title: str | None, scale: ScalarMappable | None, label: s
 
 
 @in_style
-def _page(rows: float | int, title: str | None, scale: ScalarMappable, label: str | None) -> tuple[Figure, Axes]:
+def _page(
+    rows: float | int, title: str | None, scale: ScalarMappable, label: str | None
+) -> tuple[Figure, Axes]:
     """A figure for ``rows`` lines, with title and colour bar, and axes for them in points."""
-    text, above = rows * _LINE / _INCH, _TITLE if title else 0.1
+    text = rows * _LINE / _INCH
+    above = _TITLE if title else 0.1
     height = above + text + _BAR
     figure, (ax,) = new_figure(_WIDTH, height)
     figure.set_layout_engine("none")
@@ -206,12 +255,17 @@ def _write(
     """Draw the lines from ``top`` on, in points."""
     ax.set_axis_off()
     for row, line in enumerate(lines):
-        upper, height = top + row * _LINE + 3, _LINE - 6
+        upper = top + row * _LINE + 3
+        height = _LINE - 6
         for number, text, left, width in line:
             red, green, blue, _ = scale.to_rgba(values[number])
             ground = (float(red), float(green), float(blue))
             letters = letter_colour(ground)
-            ax.add_patch(Rectangle((left, upper), width, height, facecolor=ground, edgecolor="#c0c0c0", lw=0.4))
+            ax.add_patch(
+                Rectangle(
+                    (left, upper), width, height, facecolor=ground, edgecolor="#c0c0c0", lw=0.4
+                )
+            )
             place = (left + _PAD, upper + height / 2)
             ax.text(*place, text, color=letters, fontproperties=_FONT, va="center_baseline")
             if values[number] < 0:

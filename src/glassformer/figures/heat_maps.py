@@ -1,4 +1,6 @@
-"""Matrices as heat maps: panels whose cells may carry their values, their sizes, and titles around them."""
+"""Matrices as heat maps: panels whose cells may carry their values, their sizes, and titles around
+them.
+"""
 
 import textwrap
 from collections.abc import Sequence
@@ -10,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.figures.style import colour_map, in_style, letter_colour, restyle_axes
 
 Names = Sequence[str]
@@ -19,7 +21,8 @@ SEQUENTIAL = "Blues"
 """For values from 0 on."""
 
 DIVERGING = "RdBu_r"
-"""For values of both signs: ColorBrewer's red and blue, distinguishable for colour-blind readers."""
+"""For values of both signs: ColorBrewer's red and blue, distinguishable for colour-blind readers.
+"""
 
 MOST_TEXTS = 22
 """The most rows or columns of a panel whose cells carry their values."""
@@ -27,8 +30,13 @@ MOST_TEXTS = 22
 MOST_NAMES = 40
 """The most rows or columns that are named."""
 
-CELL, NAMED_CELL, LABELLED_CELL, TABLE_CELL = 0.22, 0.17, 0.36, 0.42
-"""Inches: of a cell in large maps, with a name in a grid, with a weight in it, and with any number in it."""
+CELL = 0.22
+NAMED_CELL = 0.17
+LABELLED_CELL = 0.36
+TABLE_CELL = 0.42
+"""Inches: of a cell in large maps, with a name in a grid, with a weight in it, and with any number
+in it.
+"""
 
 
 def side(count: int, cell: float, least: float = 0.75, most: float = 8.0) -> float:
@@ -37,7 +45,9 @@ def side(count: int, cell: float, least: float = 0.75, most: float = 8.0) -> flo
 
 
 def box_aspect(shape: Sequence[int]) -> float:
-    """Height by width for square cells, but for strips of more than twelve, which would be too thin to see."""
+    """Height by width for square cells, but for strips of more than twelve, which would be too thin
+    to see.
+    """
     return float(np.clip(shape[0] / shape[1], 1 / 12, 12))
 
 
@@ -67,23 +77,36 @@ def panel(
 ) -> AxesImage:
     """Draw a matrix as a heat map on ``ax``, and return its image, for a colour bar.
 
-    Axes of a figure that is not from :func:`~glassformer.figures.style.new_figure` are emptied first.
+    Axes of a figure that is not from :func:`~glassformer.figures.style.new_figure` are emptied
+    first.
 
     Args:
         values: ``[row, column]``; NaN, allowed with ``limits`` only, is drawn grey.
-        labels: Write the values, as they are, into the cells of panels of up to 22 rows and columns.
-        limits: The values with the first and the last colour. None rescales the values to [0, 1] before.
-        x_names: Names of the columns; omitted where there are more than 40. Likewise ``y_names`` of the rows.
+        labels: Write the values, as they are, into the cells of panels of up to 22 rows and
+            columns.
+        limits: The values with the first and the last colour. None rescales the values to [0, 1]
+            before.
+        x_names: Names of the columns; omitted where there are more than 40. Likewise ``y_names`` of
+            the rows.
     """
     array = _finite_matrix(values, allow_nan=limits is not None)
-    for name, names, size in (("x_names", x_names, array.shape[1]), ("y_names", y_names, array.shape[0])):
-        got = f"{len(names)} {name} for a matrix of shape {list(array.shape)}"
-        require(len(names) in (0, size), got, f"{size} of them, or none", "Pass one name each.")
+    for name, names, size in (
+        ("x_names", x_names, array.shape[1]),
+        ("y_names", y_names, array.shape[0]),
+    ):
+        if len(names) not in (0, size):
+            raise InputError(
+                got=f"{len(names)} {name} for a matrix of shape {list(array.shape)}",
+                expected=f"{size} of them, or none",
+                fix="Pass one name each.",
+            )
     low, high = limits or (0.0, 1.0)
     shown = np.ma.masked_invalid(array if limits else rescaled(array))
     restyle_axes(ax)
     colours = colour_map(colormap)
-    image = ax.imshow(shown, cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+    image = ax.imshow(
+        shown, cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="nearest"
+    )
     ax.set_box_aspect(box_aspect(array.shape))
     image.set_cmap(image.get_cmap().with_extremes(bad="#c8c8c8"))
     ax.set_anchor("N")
@@ -104,15 +127,17 @@ def panel(
 
 @in_style
 def finish(figure: Figure, title: str, ax: Axes | None = None) -> None:
-    """Put a bold title above the figure, wrapped to its width, and fix the layout; or a title above a given ``ax``."""
+    """Put a bold title above the figure, wrapped to its width, and fix the layout; or a title above
+    a given ``ax``.
+    """
     if ax is not None:
         ax.set_title(title, loc="left")
         return
     if title:
         across = max(12, int(figure.get_figwidth() * 11))
         figure.suptitle(textwrap.fill(title, across), fontsize=11, fontweight="bold")
-    # Square cells move axes and labels, for which the layout would make other space, without end. So the layout is
-    # computed without them and kept; panels then only shrink within their space.
+    # Square cells move axes and labels, for which the layout would make other space, without end.
+    # So the layout is computed without them and kept; panels then only shrink within their space.
     panels = {ax: ax.get_box_aspect() for ax in figure.axes if ax.images}
     for ax in panels:
         ax.set_box_aspect(None)
@@ -128,16 +153,27 @@ def finish(figure: Figure, title: str, ax: Axes | None = None) -> None:
 @in_style
 def name_row(ax: Axes, name: str) -> None:
     """Write ``name`` bold and upright to the left of ``ax`` and its label."""
-    place = ax.annotate(name, (0, 0.5), (-6, 0), xycoords=ax.yaxis.label, textcoords="offset points")
+    place = ax.annotate(
+        name, (0, 0.5), (-6, 0), xycoords=ax.yaxis.label, textcoords="offset points"
+    )
     place.set(rotation=90, ha="right", va="center", weight="bold")
 
 
 def _finite_matrix(values: ArrayLike, allow_nan: bool = False) -> Float[np.ndarray, "row column"]:
     array = np.asarray(values, dtype=float)
-    got = f"values of shape {list(array.shape)}"
-    require(array.ndim == 2 and array.size > 0, got, "a matrix, [row, column]", "Pass a list of rows.")
+    if array.ndim != 2 or not array.size > 0:
+        raise InputError(
+            got=f"values of shape {list(array.shape)}",
+            expected="a matrix, [row, column]",
+            fix="Pass a list of rows.",
+        )
     fits = ~np.isinf(array) if allow_nan else np.isfinite(array)
-    require(bool(fits.all()), "values with NaN or infinity", "finite numbers", "Draw a head whose results are finite.")
+    if not bool(fits.all()):
+        raise InputError(
+            got="values with NaN or infinity",
+            expected="finite numbers",
+            fix="Draw a head whose results are finite.",
+        )
     return array
 
 
@@ -151,29 +187,49 @@ def write_values(
 ) -> None:
     """Write each value of a panel into its cell in black or white, whichever shows on the colour.
 
-    ``image`` is the result of :func:`panel` for as many cells. NaN is left out. With ``decimals`` all numbers have as
-    many; otherwise see :func:`short`, for which values are small compared with ``largest``, the largest when None.
+    ``image`` is the result of :func:`panel` for as many cells. NaN is left out. With ``decimals``
+    all numbers have as many; otherwise see :func:`short`, for which values are small compared with
+    ``largest``, the largest when None.
     """
     colours = np.asarray(image.to_rgba(np.ma.asarray(image.get_array())))[..., :3]
-    largest = float(np.nanmax(np.abs(array), initial=0.0)) if largest is None else largest
+    if largest is None:
+        largest = float(np.nanmax(np.abs(array), initial=0.0))
+    else:
+        largest = largest
     for (row, column), value in np.ndenumerate(array):
         if np.isfinite(value):
-            text = short(float(value), largest) if decimals is None else f"{value:.{decimals}f}"
+            if decimals is None:
+                text = short(float(value), largest)
+            else:
+                text = f"{value:.{decimals}f}"
             text = text.lstrip("-") if float(text) == 0 else text
             size = 7 if decimals is None else 8
             ax.text(
-                column, row, text, ha="center", va="center", color=letter_colour(colours[row, column]), fontsize=size
+                column,
+                row,
+                text,
+                ha="center",
+                va="center",
+                color=letter_colour(colours[row, column]),
+                fontsize=size,
             )
 
 
 def short(value: float | int, largest: float | int) -> str:
-    """A number in at most seven characters; 0 if it is below 5e-4 of ``largest``, which no colour would show."""
+    """A number in at most seven characters; 0 if it is below 5e-4 of ``largest``, which no colour
+    would show.
+    """
     size = abs(value)
     if size < 5e-4 * largest or size == 0:
         return "0"
     if not 0.01 <= size < 9999.5:
         digits, power = f"{value:.0e}".split("e")
         return f"{digits}e{int(power)}"
-    decimals = 2 if size < 9.995 else 1 if size < 99.95 else 0
+    if size < 9.995:
+        decimals = 2
+    elif size < 99.95:
+        decimals = 1
+    else:
+        decimals = 0
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if decimals else text

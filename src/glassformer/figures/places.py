@@ -1,4 +1,6 @@
-"""Results of sweeps, scores and lenses by place: a heat map of layers and heads, or the largest as bars."""
+"""Results of sweeps, scores and lenses by place: a heat map of layers and heads, or the largest as
+bars.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,8 +10,16 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from glassformer.errors import require
-from glassformer.figures.heat_maps import CELL, DIVERGING, MOST_NAMES, SEQUENTIAL, finish, panel, side
+from glassformer.errors import InputError
+from glassformer.figures.heat_maps import (
+    CELL,
+    DIVERGING,
+    MOST_NAMES,
+    SEQUENTIAL,
+    finish,
+    panel,
+    side,
+)
 from glassformer.figures.style import create_ticks, figure_of, in_style, new_figure, restyle_axes
 from glassformer.observe.results import Label, Table
 
@@ -31,22 +41,29 @@ def plot_places(
 ) -> Figure:
     """Draw the values of a result by place.
 
-    Places of two or more axes with several numbers, such as layers and heads, are cells of a heat map: the first axes
-    are its rows, the others its columns. Others, such as the parts of a logit, are bars, the 20 largest of them.
-    Effects of both signs are red above 0 and blue below.
+    Places of two or more axes with several numbers, such as layers and heads, are cells of a heat
+    map: the first axes are its rows, the others its columns. Others, such as the parts of a logit,
+    are bars, the 20 largest of them. Effects of both signs are red above 0 and blue below.
 
     Args:
-        table: That of a :class:`~glassformer.observe.results.Result`, whose ``plot`` calls this function.
+        table: That of a :class:`~glassformer.observe.results.Result`, whose ``plot`` calls this
+            function.
         kind: The column to draw.
         ax: Where to draw; a new figure when None.
-        largest: The absolute value with the darkest colour of a heat map; the largest of all when None.
+        largest: The absolute value with the darkest colour of a heat map; the largest of all when
+            None.
 
     Raises:
         InputError: An unknown column, or one without a finite value.
     """
     values = table.values(kind).numpy()
     finite = values[np.isfinite(values)]
-    require(finite.size > 0, f"{kind} without a finite value", "one or more", "Check the result.")
+    if not finite.size > 0:
+        raise InputError(
+            got=f"{kind} without a finite value",
+            expected="one or more",
+            fix="Check the result.",
+        )
     several = {name: labels for name, labels in table.axes.items() if len(labels) > 1}
     numbered = all(isinstance(label, int) for labels in several.values() for label in labels)
     if len(several) < 2 or not numbered:
@@ -79,7 +96,10 @@ def _map(
     rows: _Axis,
     columns: _Axis,
 ) -> Figure:
-    end = float(np.nanmax(np.abs(matrix))) if largest is None else largest
+    if largest is None:
+        end = float(np.nanmax(np.abs(matrix)))
+    else:
+        end = largest
     end = end if end > 0 else 1.0
     signed = bool(np.nanmin(matrix) < 0)
     down, across = (side(count, CELL) for count in matrix.shape)
@@ -108,13 +128,21 @@ def _bars(table: Table, kind: str, title: str, ax: Axes | None) -> Figure:
     labels = []
     for place in places:
         parts = zip(names, place[:-1], several, strict=True)
-        words = [label if isinstance(label, str) else f"{name} {label}" for name, label, wanted in parts if wanted]
+        words = [
+            label if isinstance(label, str) else f"{name} {label}"
+            for name, label, wanted in parts
+            if wanted
+        ]
         labels.append(" ".join(words))
     values = [place.value for place in places]
     figure, where = _place(ax, 5.0, len(places) * _BAR + 1.0)
     if ax is not None:
         restyle_axes(ax)
-    where.barh(range(len(places)), values, color=["#b2182b" if value > 0 else "#2166ac" for value in values])
+    where.barh(
+        range(len(places)),
+        values,
+        color=["#b2182b" if value > 0 else "#2166ac" for value in values],
+    )
     where.set_yticks(range(len(places)), labels, fontsize=8)
     where.axvline(0, color="#808080", linewidth=0.6)
     where.set_xlabel(kind)

@@ -1,7 +1,9 @@
-"""The style of all figures, and how they are saved; series differ in colour-blind-safe colour, dashes and marker.
+"""The style of all figures, and how they are saved; series differ in colour-blind-safe colour,
+dashes and marker.
 
-Figures are created, laid out, drawn and saved in matplotlib's defaults and the few settings of this module. No other
-setting of the caller has an effect, whether it is set before a figure is created or before it is drawn.
+Figures are created, laid out, drawn and saved in matplotlib's defaults and the few settings of this
+module. No other setting of the caller has an effect, whether it is set before a figure is created
+or before it is drawn.
 """
 
 import io
@@ -23,19 +25,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 from numpy.typing import ArrayLike
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.files import any_file, holds, local_path, new_file, require_replaceable
 
-BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-)
-"""Source: Okabe and Ito 2008, "Color Universal Design"; its yellow is left out, as it fades on white."""
+BLACK = "#000000"
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+BLUE = "#0072B2"
+RED = "#D55E00"
+PURPLE = "#CC79A7"
+"""Source: Okabe and Ito 2008, "Color Universal Design"; its yellow is left out, as it fades on
+white.
+"""
 
 LINES: tuple[dict[str, Any], ...] = (
     {"color": BLUE, "linestyle": "-", "marker": "o"},
@@ -77,17 +79,32 @@ _METADATA: dict[str, dict[str, str | None]] = {
     "svg": {"Date": None, "Creator": "glassformer"},
     "pdf": {"CreationDate": None, "Creator": "glassformer", "Producer": None},
 }
-"""Who wrote a file. Matplotlib's version and the date are left out, so that files do not depend on them."""
-_MARKS = {"png": (b"Software\0glassformer", 4096), "svg": (b"<dc:title>glassformer</dc:title>", 4096)}
+"""Who wrote a file. Matplotlib's version and the date are left out, so that files do not depend on
+them.
+"""
+_MARKS = {
+    "png": (b"Software\0glassformer", 4096),
+    "svg": (b"<dc:title>glassformer</dc:title>", 4096),
+}
 _MARKS |= {"pdf": (b"/Creator (glassformer)", -4096)}
-"""The bytes by which a file of each format is recognised, and in how many bytes at its start or end they stand."""
+"""The bytes by which a file of each format is recognised, and in how many bytes at its start or end
+they stand.
+"""
 
 in_style = matplotlib.style.context(["default", _STYLE])
-"""Decorates a function that draws, which then uses the project's style and none of the caller's settings."""
+"""Decorates a function that draws, which then uses the project's style and none of the caller's
+settings.
+"""
 
 COLORS_OF_A_COLORMAP = 256
 
-_LETTERS_AND_LINES: tuple[Any, ...] = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color")
+_LETTERS_AND_LINES: tuple[Any, ...] = (
+    "axes.edgecolor",
+    "axes.labelcolor",
+    "text.color",
+    "xtick.color",
+    "ytick.color",
+)
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -97,15 +114,19 @@ class _StyledCanvas(FigureCanvasAgg):
 
     @in_style
     def print_figure(self, *args: Any, **options: Any) -> Any:
-        """Write the figure to a file, as :meth:`matplotlib.backend_bases.FigureCanvasBase.print_figure`."""
+        """Write the figure to a file, as
+        :meth:`matplotlib.backend_bases.FigureCanvasBase.print_figure`.
+        """
         return super().print_figure(*args, **options)
 
 
 class StyledFigure(Figure):
-    """A figure that is drawn and saved in the project's style, at whatever time and by whatever program.
+    """A figure that is drawn and saved in the project's style, at whatever time and by whatever
+    program.
 
-    Matplotlib reads settings until a figure is drawn: fonts are looked up then, and ticks are created. In a notebook
-    the figure is shown at the end of a cell, also without ``%matplotlib inline``.
+    Matplotlib reads settings until a figure is drawn: fonts are looked up then, and ticks are
+    created. In a notebook the figure is shown at the end of a cell, also without ``%matplotlib
+    inline``.
     """
 
     @in_style
@@ -139,16 +160,28 @@ def new_figure(
     figure: Figure | None = None,
     **subplots: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of ``width`` x ``height`` inches and its axes row by row; for functions that are :data:`in_style`.
+    """A figure of ``width`` x ``height`` inches and its axes row by row; for functions that are
+    :data:`in_style`.
 
-    An empty ``figure``, such as one of pyplot's, is used instead of a new one: it becomes a :class:`StyledFigure` with
-    a white background. Further arguments are those of ``matplotlib.figure.Figure.subplots``.
+    An empty ``figure``, such as one of pyplot's, is used instead of a new one: it becomes a
+    :class:`StyledFigure` with a white background. Further arguments are those of
+    ``matplotlib.figure.Figure.subplots``.
     """
-    require(min(width, height) > 0, f"a figure of {width} x {height} inches", "both above 0", "Pass inches.")
+    if not min(width, height) > 0:
+        raise InputError(
+            got=f"a figure of {width} x {height} inches",
+            expected="both above 0",
+            fix="Pass inches.",
+        )
     if figure is None:
         figure = StyledFigure()
         _StyledCanvas(figure)
-    require(len(figure.axes) == 0, f"a figure with {len(figure.axes)} axes", "an empty one", "Pass plt.figure().")
+    if len(figure.axes) != 0:
+        raise InputError(
+            got=f"a figure with {len(figure.axes)} axes",
+            expected="an empty one",
+            fix="Pass plt.figure().",
+        )
     _restyle(figure)
     figure.set_size_inches(width, height)
     figure.set_layout_engine("constrained")
@@ -165,10 +198,11 @@ def _restyle(figure: Figure) -> None:
 
 
 def restyle_axes(ax: Axes) -> None:
-    """Empty axes of the caller's figure, and give them the style; for functions that are :data:`in_style`.
+    """Empty axes of the caller's figure, and give them the style; for functions that are
+    :data:`in_style`.
 
-    From then on, and until that function returns, letters and lines have the colour that shows on the caller's figure.
-    Axes of a :class:`StyledFigure` are left as they are.
+    From then on, and until that function returns, letters and lines have the colour that shows on
+    the caller's figure. Axes of a :class:`StyledFigure` are left as they are.
     """
     if isinstance(figure_of(ax), StyledFigure):
         return
@@ -179,9 +213,13 @@ def restyle_axes(ax: Axes) -> None:
     for artist in (*ax.spines.values(), ax.xaxis.label, ax.yaxis.label):
         artist.set(sketch_params=None, path_effects=[])
     if not _shares(ax.get_shared_x_axes(), ax):
-        ax.tick_params(axis="x", which="both", bottom=True, top=False, labelbottom=True, labeltop=False)
+        ax.tick_params(
+            axis="x", which="both", bottom=True, top=False, labelbottom=True, labeltop=False
+        )
     if not _shares(ax.get_shared_y_axes(), ax):
-        ax.tick_params(axis="y", which="both", left=True, right=False, labelleft=True, labelright=False)
+        ax.tick_params(
+            axis="y", which="both", left=True, right=False, labelleft=True, labelright=False
+        )
 
 
 def _shares(groups: GrouperView, ax: Axes) -> bool:
@@ -190,7 +228,9 @@ def _shares(groups: GrouperView, ax: Axes) -> bool:
 
 
 def create_ticks(*axes: Axes) -> None:
-    """Create the ticks of ``axes`` in the style; otherwise the caller's figure would when it is drawn."""
+    """Create the ticks of ``axes`` in the style; otherwise the caller's figure would when it is
+    drawn.
+    """
     for ax in axes:
         for axis in (ax.xaxis, ax.yaxis):
             axis.get_ticklabels(which="both")
@@ -209,20 +249,26 @@ def _background(ax: Axes) -> tuple[float, float, float]:
 
 
 def letter_colour(background: ArrayLike) -> str:
-    """Black or white, whichever has the higher contrast with a background of red, green and blue in [0, 1]::
+    """Black or white, whichever has the higher contrast with a background of red, green and blue in
+    [0, 1]::
 
-        contrast = (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear colours,  L1 >= L2
+        contrast = (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear colours,
+        L1 >= L2
 
     Source: W3C, Web Content Accessibility Guidelines 2.2, "contrast ratio".
     """
     rgb = np.asarray(background)
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     # The contrasts with black (L = 0) and white (L = 1) are equal at sqrt(0.05 * 1.05) - 0.05.
-    return "black" if linear @ (0.2126, 0.7152, 0.0722) + 0.05 > 0.0525**0.5 else "white"
+    if linear @ (0.2126, 0.7152, 0.0722) + 0.05 > 0.0525**0.5:
+        return "black"
+    return "white"
 
 
 def colour_map(name: str) -> Colormap:
-    """The colour map of this name with 256 colours; matplotlib's own has as many as ``image.lut`` said on import."""
+    """The colour map of this name with 256 colours; matplotlib's own has as many as ``image.lut``
+    said on import.
+    """
     return matplotlib.colormaps[name].resampled(COLORS_OF_A_COLORMAP)
 
 
@@ -230,7 +276,9 @@ class PowersOfTen(LogFormatter):
     """Writes the ticks of a logarithmic axis as plain text, such as 10⁻³ and 2×10⁻³."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
-        """The label of the tick at ``x``; empty if :class:`matplotlib.ticker.LogFormatter` gives it none."""
+        """The label of the tick at ``x``; empty if :class:`matplotlib.ticker.LogFormatter` gives it
+        none.
+        """
         if not super().__call__(x, pos):
             return ""
         digit, power = f"{x:.0e}".split("e")
@@ -261,14 +309,23 @@ def save_figure(
 ) -> list[Path]:
     """Write ``directory / name`` in each of ``formats``; the same figure gives the same files.
 
-    The directory is created if missing. A file that is there already is replaced if this function wrote it, or with
-    ``overwrite``. Formats are among "png" (150 dots an inch), "svg" and "pdf". Further arguments
-    are those of ``matplotlib.figure.Figure.savefig``.
+    The directory is created if missing. A file that is there already is replaced if this function
+    wrote it, or with ``overwrite``. Formats are among "png" (150 dots an inch), "svg" and "pdf".
+    Further arguments are those of ``matplotlib.figure.Figure.savefig``.
     """
-    expected = "a plain name without directory or suffix"
-    require(name == Path(name).stem and name != "", f"name = {name!r}", expected, "Use a name such as 'losses'.")
+    if name != Path(name).stem or name == "":
+        raise InputError(
+            got=f"name = {name!r}",
+            expected="a plain name without directory or suffix",
+            fix="Use a name such as 'losses'.",
+        )
     for suffix in formats:
-        require(suffix in _METADATA, f"the format {suffix!r}", f"one of {', '.join(_METADATA)}", "Choose one of these.")
+        if suffix not in _METADATA:
+            raise InputError(
+                got=f"the format {suffix!r}",
+                expected=f"one of {', '.join(_METADATA)}",
+                fix="Choose one of these.",
+            )
     directory = local_path(directory)
     paths = {suffix: directory / f"{name}.{suffix}" for suffix in formats}
     replaces = any_file if overwrite else _is_written
@@ -288,5 +345,6 @@ def _is_written(file: Path) -> bool:
 def line(series: int, points: int) -> dict[str, Any]:
     """The look of line number ``series`` with ``points`` points, of which about ten have a marker."""
     # Offsets keep the markers of coinciding lines apart.
-    every, place = max(1, points // 10), series % len(LINES)
+    every = max(1, points // 10)
+    place = series % len(LINES)
     return {**LINES[place], "markevery": (place * every // len(LINES), every)}

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.generation.decoding import GREEDY
 from glassformer.layers.blocks import is_hooked
 from glassformer.models.encoder_decoder import EncoderDecoder
@@ -21,38 +21,67 @@ def greedy_decode(
 ) -> Int64[Tensor, "batch token"]:
     """The tokens that the model writes for each source, without the start token.
 
-    The source is encoded once. Each step takes the most likely token, the lowest of equally likely ones. A text ends
-    with ``end_id``, which is its last token, and holds ``pad_id`` from there on; decoding stops when all texts have
-    ended, and after ``max_new_tokens`` whatever they hold.
+    The source is encoded once. Each step takes the most likely token, the lowest of equally likely
+    ones. A text ends with ``end_id``, which is its last token, and holds ``pad_id`` from there on;
+    decoding stops when all texts have ended, and after ``max_new_tokens`` whatever they hold.
 
     Args:
         model: The encoder-decoder; it is used in evaluation mode and left in the mode it was in.
         source: Source tokens, as for :meth:`EncoderDecoder.encode`.
-        max_new_tokens: From 1 to the model's ``max_target_len``, since the start token takes the place of the last.
+        max_new_tokens: From 1 to the model's ``max_target_len``, since the start token takes the
+            place of the last.
         start_id: The token that stands before every target.
         end_id: The token that ends a text; None: every text has ``max_new_tokens``.
-        source_real: True where a source position is real; :meth:`EncoderDecoder.real_source` when None.
+        source_real: True where a source position is real; :meth:`EncoderDecoder.real_source` when
+            None.
     """
-    hooked, fix = isinstance(model, EncoderDecoder) and is_hooked(model), "Hook a part of it, such as model.output."
-    require(not hooked, "a model with hooks of its own", "none, as its steps are calls of decode()", fix)
+    hooked = isinstance(model, EncoderDecoder) and is_hooked(model)
+    fix = "Hook a part of it, such as model.output."
+    if hooked:
+        raise InputError(
+            got="a model with hooks of its own",
+            expected="none, as its steps are calls of decode()",
+            fix=fix,
+        )
     require_positive(max_new_tokens=max_new_tokens)
-    longest, vocab_size = model.config.max_target_len, model.config.target_vocab
-    got, fix = f"max_new_tokens = {max_new_tokens}", "Ask for fewer, or make the model with a larger max_target_len."
-    require(max_new_tokens <= longest, got, f"at most max_target_len = {longest}", fix)
+    longest = model.config.max_target_len
+    vocab_size = model.config.target_vocab
+    got = f"max_new_tokens = {max_new_tokens}"
+    fix = "Ask for fewer, or make the model with a larger max_target_len."
+    if not max_new_tokens <= longest:
+        raise InputError(
+            got=got,
+            expected=f"at most max_target_len = {longest}",
+            fix=fix,
+        )
     for name, token in (("start_id", start_id), ("end_id", end_id)):
-        known = (token is None and name == "end_id") or (type(token) is int and 0 <= token < vocab_size)
-        expected = f"a token of the target vocabulary, in [0, {vocab_size})"
-        require(known, f"{name} = {token!r}", expected, "Use the tokens that the model was trained with.")
-    with evaluating(model), torch.no_grad():  # unlike inference mode, no_grad returns tokens usable in training
+        known = (token is None and name == "end_id") or (
+            type(token) is int and 0 <= token < vocab_size
+        )
+        if not known:
+            raise InputError(
+                got=f"{name} = {token!r}",
+                expected=f"a token of the target vocabulary, in [0, {vocab_size})",
+                fix="Use the tokens that the model was trained with.",
+            )
+    with (
+        evaluating(model),
+        torch.no_grad(),
+    ):  # unlike inference mode, no_grad returns tokens usable in training
         memory = model.encode(source, source_real)
-        real = model.real_source(source) if source_real is None else source_real
+        if source_real is None:
+            real = model.real_source(source)
+        else:
+            real = source_real
         cache = model.new_cache(memory, max_new_tokens)
         tokens = torch.full((len(source), 1), start_id, dtype=torch.int64, device=source.device)
         ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
         for _ in range(max_new_tokens):
             newest = tokens[:, -1:]
             # Generated tokens are not padding, even if they equal pad_id.
-            logits = model.decode(newest, memory, real, torch.ones_like(newest, dtype=torch.bool), cache)[:, -1]
+            logits = model.decode(
+                newest, memory, real, torch.ones_like(newest, dtype=torch.bool), cache
+            )[:, -1]
             chosen = GREEDY.choose(logits).masked_fill(ended, model.config.pad_id)
             tokens = torch.cat([tokens, chosen[:, None]], dim=1)
             if end_id is not None:

@@ -1,4 +1,6 @@
-"""Language models as people have them: a decoder with its tokenizer, chat template and sampling rule."""
+"""Language models as people have them: a decoder with its tokenizer, chat template and sampling
+rule.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ from glassformer.checkpoints.store import build, open_model, weights_in_words
 from glassformer.data.chat_template import ChatTemplate
 from glassformer.data.harmony import FINAL, Message, Setting, render
 from glassformer.data.released_tokenizer import ReleasedTokenizer
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.generation.decoding import GREEDY, padded, stream
 from glassformer.generation.model_files import write_model_files
 from glassformer.generation.model_rule import DEFAULT_RULE, generation_config, overridden, rule_of
@@ -35,8 +37,9 @@ Messages = Sequence[Mapping[str, Any]]
 class LanguageModel:
     """A decoder with what turns texts into its tokens and back.
 
-    ``model`` is an ordinary :class:`~glassformer.models.Decoder` in evaluation mode: sweeps and lenses take it. Capture
-    and interventions take this object too, which reads texts and generates under them::
+    ``model`` is an ordinary :class:`~glassformer.models.Decoder` in evaluation mode: sweeps and
+    lenses take it. Capture and interventions take this object too, which reads texts and generates
+    under them::
 
         with intervene(lm, zero("heads", layers=23, heads=3)), capture(lm) as seen:
             logits = lm("When Mary and John went to the store, John gave a drink to")
@@ -58,12 +61,16 @@ class LanguageModel:
     def __call__(
         self, text: str | list[str] | Int[Tensor, "batch position"] | Mapping[str, Tensor]
     ) -> Float[Tensor, "batch position vocab"]:
-        """The logits after each token of a text, of several texts, or of what :meth:`tokens` gives, without gradients.
+        """The logits after each token of a text, of several texts, or of what :meth:`tokens` gives,
+        without gradients.
 
-        Logits of several texts of different lengths are those of a batch that is padded on the left: ``[:, -1]`` is
-        after the last token of each.
+        Logits of several texts of different lengths are those of a batch that is padded on the
+        left: ``[:, -1]`` is after the last token of each.
         """
-        given = text if isinstance(text, Tensor | Mapping) else self.tokens(text)
+        if isinstance(text, Tensor | Mapping):
+            given = text
+        else:
+            given = self.tokens(text)
         logits: Tensor = self.model(**given) if isinstance(given, Mapping) else self.model(given)
         return logits
 
@@ -72,17 +79,20 @@ class LanguageModel:
     @overload
     def tokens(self, text: list[str], *, special: bool = False) -> dict[str, Tensor]: ...
     def tokens(self, text: str | list[str], *, special: bool = False) -> Tensor | dict[str, Tensor]:
-        """The tokens of ``text`` on the model's device, after the token that the model expects before every text.
+        """The tokens of ``text`` on the model's device, after the token that the model expects
+        before every text.
 
         Args:
             text: A text, or a list of texts.
             special: The names of special tokens in ``text`` stand for these tokens.
 
         Returns:
-            Tokens ``[1, position]`` of a text. Of a list ``{"tokens": tokens, "key_padding": real}``, both
-            ``[text, position]``, padded on the left: ``key_padding`` is True where a token is real, as
-            ``attention_mask`` of transformers, the opposite of ``key_padding_mask`` of PyTorch. Pass it as
-            ``lm(batch)``, as ``lm.model(**batch)``, and to sweeps and lenses in the place of tokens.
+            Tokens ``[1, position]`` of a text. Of a list ``{"tokens": tokens, "key_padding":
+            real}``, both
+            ``[text, position]``, padded on the left: ``key_padding`` is True where a token is real,
+            as ``attention_mask`` of transformers, the opposite of ``key_padding_mask`` of PyTorch.
+            Pass it as ``lm(batch)``, as ``lm.model(**batch)``, and to sweeps and lenses in the
+            place of tokens.
 
         Example:
             >>> batch = lm.tokens(["a", "longer text"])  # doctest: +SKIP
@@ -92,14 +102,26 @@ class LanguageModel:
             _require_texts(text)
             rows = [self.tokens(each, special=special)[0].tolist() for each in text]
             numbers, real = padded(self.model, rows)
-            return {"tokens": numbers, "key_padding": torch.ones_like(numbers).bool() if real is None else real}
+            return {
+                "tokens": numbers,
+                "key_padding": torch.ones_like(numbers).bool() if real is None else real,
+            }
         encoder = self.tokenizer
-        found = encoder.encode_prompt(text) if special else [*encoder.begin, *encoder.encode(text)]
-        require(len(found) > 0, "an empty text", "at least one character", "Begin the text.")
+        if special:
+            found = encoder.encode_prompt(text)
+        else:
+            found = [*encoder.begin, *encoder.encode(text)]
+        if len(found) <= 0:
+            raise InputError(
+                got="an empty text",
+                expected="at least one character",
+                fix="Begin the text.",
+            )
         return torch.tensor([found], device=self.model.device)
 
     def token(self, text: str) -> int:
-        """Return the id of the one token that ``text`` is within a text: without the token that begins every text.
+        """Return the id of the one token that ``text`` is within a text: without the token that
+        begins every text.
 
         Example:
             >>> john = lm.token(" John")  # doctest: +SKIP
@@ -121,7 +143,9 @@ class LanguageModel:
     def strings(self, tokens: Tensor | Iterable[int]) -> list[str]: ...
     @overload
     def strings(self, tokens: Mapping[str, Tensor]) -> list[list[str]]: ...
-    def strings(self, tokens: Tensor | Iterable[int] | Mapping[str, Tensor]) -> list[str] | list[list[str]]:
+    def strings(
+        self, tokens: Tensor | Iterable[int] | Mapping[str, Tensor]
+    ) -> list[str] | list[list[str]]:
         """What each token shows of the text; see :meth:`ReleasedTokenizer.strings`.
 
         Of several texts, as :meth:`tokens` gives them for a list, a list for each, without padding.
@@ -139,27 +163,60 @@ class LanguageModel:
         return self.tokenizer.decode(_one_row(tokens))
 
     def prompt(self, text: str | Messages) -> list[int]:
-        """The tokens that a reply continues: of a text, or of a conversation by the model's chat template."""
+        """The tokens that a reply continues: of a text, or of a conversation by the model's chat
+        template.
+        """
         if isinstance(text, str):
             return self.tokens(text)[0].tolist()
-        fits = isinstance(text, Sequence) and len(text) > 0 and all(isinstance(each, Mapping) for each in text)
+        fits = (
+            isinstance(text, Sequence)
+            and len(text) > 0
+            and all(isinstance(each, Mapping) for each in text)
+        )
         fix = "Call it for each text, or pass a list of texts to generate()."
-        require(fits, f"{text!r:.80}", "a text, or messages", fix)
+        if not fits:
+            raise InputError(
+                got=f"{text!r:.80}",
+                expected="a text, or messages",
+                fix=fix,
+            )
         if self.chat_template is not None:
             return self.chat_template.tokens(text, self.tokenizer)
         has_harmony = "<|channel|>" in self.tokenizer.specials
-        require(has_harmony, f"messages for {self.name}, which has no chat template", "a text", "Pass a string.")
+        if not has_harmony:
+            raise InputError(
+                got=f"messages for {self.name}, which has no chat template",
+                expected="a text",
+                fix="Pass a string.",
+            )
         roles = [each.get("role") for each in text]
         first = int(roles[:1] in (["system"], ["developer"]))  # gpt-oss's system message is another
         expected = "user and assistant, at most after one of system or developer"
         known = all(role in ("user", "assistant") for role in roles[first:])
-        require(known, f"messages of {roles}", expected, "Rename or join them.")
-        plain = all(each.keys() <= {"role", "content"} and isinstance(each.get("content"), str) for each in text)
+        if not known:
+            raise InputError(
+                got=f"messages of {roles}",
+                expected=expected,
+                fix="Rename or join them.",
+            )
+        plain = all(
+            each.keys() <= {"role", "content"} and isinstance(each.get("content"), str)
+            for each in text
+        )
         fix = "Leave other parts out, or render the messages with glassformer.data.harmony."
-        require(plain, "messages with other parts than a role and a text", "a role and a text in content", fix)
+        if not plain:
+            raise InputError(
+                got="messages with other parts than a role and a text",
+                expected="a role and a text in content",
+                fix=fix,
+            )
         messages = Setting(instructions=text[0]["content"] if first else "").messages()
         for each in text[first:]:
-            messages.append(Message(each["role"], each["content"], FINAL if each["role"] == "assistant" else None))
+            messages.append(
+                Message(
+                    each["role"], each["content"], FINAL if each["role"] == "assistant" else None
+                )
+            )
         return render(messages, self.tokenizer)
 
     def stream(
@@ -176,18 +233,22 @@ class LanguageModel:
         seed: int | None = None,
         stop: Tensor | Iterable[int] = (),
     ) -> Iterator[Any]:
-        """The continuation of a text, or the reply to messages, piece by piece: each character when it is complete.
+        """The continuation of a text, or the reply to messages, piece by piece: each character when
+        it is complete.
 
-        Of a list of these, a list with the new piece of each after each step, which may be empty. A greedy continuation
-        is that of the text alone, but for rounding: in bfloat16 and with packed weights it may differ where two tokens
-        are nearly equally likely.
+        Of a list of these, a list with the new piece of each after each step, which may be empty. A
+        greedy continuation is that of the text alone, but for rounding: in bfloat16 and with packed
+        weights it may differ where two tokens are nearly equally likely.
 
         Args:
-            text: A text, or messages such as ``[{"role": "user", "content": "Hello"}]``; or a list of several.
+            text: A text, or messages such as ``[{"role": "user", "content": "Hello"}]``; or a list
+                of several.
             max_new_tokens: At most so many tokens.
-            rule: How a token is chosen, the most likely one by default; ``lm.rule`` is what the model brings.
-            temperature: As of :class:`~glassformer.generation.SamplingRule`, instead of the rule's; so are ``top_k``,
-                ``top_p``, ``min_p``, ``repetition_penalty`` and ``seed``. One of the first four replaces all four.
+            rule: How a token is chosen, the most likely one by default; ``lm.rule`` is what the
+                model brings.
+            temperature: As of :class:`~glassformer.generation.SamplingRule`, instead of the rule's;
+                so are ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty`` and ``seed``. One of
+                the first four replaces all four.
             stop: Tokens that end the text, besides the model's.
         """
         texts: Any = text if _are_several(text) else [text]
@@ -198,19 +259,25 @@ class LanguageModel:
         steps = stream(self.model, prompts, max_new_tokens, rule=rule, stop_tokens=tuple(ends))
         prefixes = [b"" if isinstance(each, str) else self.tokenizer.prefix for each in texts]
         pieces = self._pieces(steps, ends, prefixes)
-        return pieces if texts is text else filter(None, (piece for (piece,) in pieces))
+        if texts is text:
+            return pieces
+        return filter(None, (piece for (piece,) in pieces))
 
     def _pieces(
         self, steps: Iterator[list[int | None]], ends: set[int], prefixes: Sequence[bytes]
     ) -> Iterator[list[str]]:
-        """What each step adds to each text; the last item is what remains of bytes that complete no character."""
+        """What each step adds to each text; the last item is what remains of bytes that complete no
+        character.
+        """
         newest: list[int | None] = [None] * len(prefixes)
 
         def tokens_of(text: int) -> Iterator[int]:
             while (token := newest[text]) is not None and token not in ends:
                 yield token
 
-        readers = [self.tokenizer.stream(tokens_of(text), prefix) for text, prefix in enumerate(prefixes)]
+        readers = [
+            self.tokenizer.stream(tokens_of(text), prefix) for text, prefix in enumerate(prefixes)
+        ]
         for step in steps:
             newest[:] = step
             yield [next(reader, "") for reader in readers]
@@ -220,11 +287,17 @@ class LanguageModel:
     @overload
     def generate(self, text: str | Messages, max_new_tokens: int = 200, **options: Any) -> str: ...
     @overload
-    def generate(self, text: list[str] | list[Messages], max_new_tokens: int = 200, **options: Any) -> list[str]: ...
     def generate(
-        self, text: str | Messages | list[str] | list[Messages], max_new_tokens: int = 200, **options: Any
+        self, text: list[str] | list[Messages], max_new_tokens: int = 200, **options: Any
+    ) -> list[str]: ...
+    def generate(
+        self,
+        text: str | Messages | list[str] | list[Messages],
+        max_new_tokens: int = 200,
+        **options: Any,
     ) -> str | list[str]:
-        """What :meth:`stream` gives, as a whole: a string, or a list with a string for each of several texts.
+        """What :meth:`stream` gives, as a whole: a string, or a list with a string for each of
+        several texts.
 
         Arguments and errors are those of :meth:`stream`.
         """
@@ -233,16 +306,20 @@ class LanguageModel:
             return "".join(pieces)
         return ["".join(parts) for parts in zip(*pieces, strict=True)]
 
-    def save(self, directory: str | Path, *, layout: str | None = None, replace: bool = False) -> None:
-        """Write the model with its tokenizer, chat template, stop tokens and sampling rule, for :func:`load`.
+    def save(
+        self, directory: str | Path, *, layout: str | None = None, replace: bool = False
+    ) -> None:
+        """Write the model with its tokenizer, chat template, stop tokens and sampling rule, for
+        :func:`load`.
 
-        transformers, vLLM and other programs read the directory too, and ``glassformer convert`` makes a GGUF file of
-        it. Packed weights are written expanded. A model whose tokens are numbers is loaded with
-        ``tokenizer="numbers"``.
+        transformers, vLLM and other programs read the directory too, and ``glassformer convert``
+        makes a GGUF file of it. Packed weights are written expanded. A model whose tokens are
+        numbers is loaded with ``tokenizer="numbers"``.
 
         Args:
             directory: Where to: complete or, whatever happens, as it was before.
-            layout: As for :func:`~glassformer.checkpoints.decoders.save_decoder`, as is ``replace``.
+            layout: As for :func:`~glassformer.checkpoints.decoders.save_decoder`, as is
+                ``replace``.
 
         Example:
             >>> lm = glassformer.load("smollm2", hold="dense")  # doctest: +SKIP
@@ -253,7 +330,9 @@ class LanguageModel:
 
         def beside(draft: Path) -> None:
             rule = generation_config(self.rule)
-            write_model_files(draft, self.tokenizer, self.chat_template, self.stop_tokens, rule=rule)
+            write_model_files(
+                draft, self.tokenizer, self.chat_template, self.stop_tokens, rule=rule
+            )
 
         save_decoder(self.model, directory, layout=layout, replace=replace, beside=beside)
 
@@ -283,8 +362,15 @@ def _are_several(text: Any) -> bool:
 def _require_texts(texts: Any) -> None:
     fits = isinstance(texts, list | tuple) and len(texts) > 0
     fits = fits and all(isinstance(each, str) for each in texts)
-    expected = "a text, or messages; or a list of one or more texts, or of one or more conversations"
-    require(fits, f"{texts!r:.80}", expected, "Pass strings alone, or conversations alone.")
+    if not fits:
+        raise InputError(
+            got=f"{texts!r:.80}",
+            expected=(
+                "a text, or messages; or a list of one or more texts, or of one or more "
+                "conversations"
+            ),
+            fix="Pass strings alone, or conversations alone.",
+        )
 
 
 def count_weights(model: nn.Module) -> int:
@@ -296,7 +382,10 @@ def count_weights(model: nn.Module) -> int:
                 counts[weight.blocks.data_ptr()] = math.prod(weight.shape)
         elif isinstance(module, PackedMixture):
             counts[module] = 3 * module.num_experts * module.hidden_dim * module.ff_dim
-        counts |= {parameter.data_ptr(): parameter.numel() for parameter in module.parameters(recurse=False)}
+        counts |= {
+            parameter.data_ptr(): parameter.numel()
+            for parameter in module.parameters(recurse=False)
+        }
     return sum(counts.values())
 
 
@@ -313,17 +402,19 @@ def load(
     """Open a language model.
 
     Args:
-        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of glassformer; a run of
-            ``glassformer train``, of which the best weights are taken; a name on the Hugging Face hub,
-            ``"owner/name"``, ``"owner/name:file.gguf"`` or, for its file in a format, ``"owner/name:Q4_K_M"``; or a
-            short name of :data:`~glassformer.checkpoints.store.KNOWN`: "smollm2", "gemma-3-270m", "gpt-oss-20b".
+        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of
+            glassformer; a run of ``glassformer train``, of which the best weights are taken; a name
+            on the Hugging Face hub, ``"owner/name"``, ``"owner/name:file.gguf"`` or, for its file
+            in a format, ``"owner/name:Q4_K_M"``; or a short name of
+            :data:`~glassformer.checkpoints.store.KNOWN`: "smollm2", "gemma-3-270m", "gpt-oss-20b".
         device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
-        hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them, to be trained.
-        dtype: Of expanded weights; None: of a directory as they are stored, of a GGUF file bfloat16 if all matrices are
-            stored so, or else float32.
-        tokenizer: A tokenizer's file, or a GGUF file, a directory, a model on the hub or of a short name with one,
-            whose chat template is used too if the model has none; ``"bytes"`` or ``"numbers"`` for a model whose tokens
-            these are; None: the model's own.
+        hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them,
+            to be trained.
+        dtype: Of expanded weights; None: of a directory as they are stored, of a GGUF file bfloat16
+            if all matrices are stored so, or else float32.
+        tokenizer: A tokenizer's file, or a GGUF file, a directory, a model on the hub or of a short
+            name with one, whose chat template is used too if the model has none; ``"bytes"`` or
+            ``"numbers"`` for a model whose tokens these are; None: the model's own.
         pack: Kind in which a directory's linear layers are packed; see
             :func:`~glassformer.checkpoints.store.build`.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
@@ -352,19 +443,28 @@ def load(
 
 def _one_row(tokens: Tensor | Iterable[int]) -> list[int]:
     """The tokens of one text."""
-    if isinstance(tokens, Mapping) or (isinstance(tokens, Tensor) and tokens.dim() > 1 and len(tokens) > 1):
-        shape = f"of shape {list(tokens.shape)}" if isinstance(tokens, Tensor) else "by name"
+    if isinstance(tokens, Mapping) or (
+        isinstance(tokens, Tensor) and tokens.dim() > 1 and len(tokens) > 1
+    ):
+        if isinstance(tokens, Tensor):
+            shape = f"of shape {list(tokens.shape)}"
+        else:
+            shape = "by name"
         raise InputError(
             got=f"tokens {shape}",
             expected="those of one text",
-            fix="Pass tokens[0] for the first text. strings() takes the whole of what tokens() gives for a list.",
+            fix=(
+                "Pass tokens[0] for the first text. strings() takes the whole of what tokens() "
+                "gives for a list."
+            ),
         )
     return _listed(tokens)
 
 
 def _rows(batch: Mapping[str, Tensor]) -> list[list[int]]:
     """The tokens of each text of a batch, without padding."""
-    tokens, real = batch.get("tokens"), batch.get("key_padding")
+    tokens = batch.get("tokens")
+    real = batch.get("key_padding")
     if tokens is None or real is None:
         raise InputError(
             got=f"tokens with the names {', '.join(batch)}",
@@ -375,4 +475,6 @@ def _rows(batch: Mapping[str, Tensor]) -> list[list[int]]:
 
 
 def _listed(tokens: Tensor | Iterable[int]) -> list[int]:
-    return tokens.flatten().tolist() if isinstance(tokens, Tensor) else list(tokens)
+    if isinstance(tokens, Tensor):
+        return tokens.flatten().tolist()
+    return list(tokens)

@@ -32,9 +32,13 @@ def write_model_files(
         stop_tokens: Tokens that end a text or a turn.
         bos: Name of the token that begins a text; None: the template's, or the tokenizer's.
         eos: Name of the token that ends one; None: the template's.
-        rule: Keys of ``generation_config.json`` for its sampling rule; None: it has none of its own.
+        rule: Keys of ``generation_config.json`` for its sampling rule; None: it has none of its
+            own.
     """
-    write_text(directory / GENERATION_CONFIG, json.dumps({"eos_token_id": [*stop_tokens] or None, **(rule or {})}))
+    write_text(
+        directory / GENERATION_CONFIG,
+        json.dumps({"eos_token_id": [*stop_tokens] or None, **(rule or {})}),
+    )
     if tokenizer.json is None:
         return
     if bos is None and template is not None:
@@ -44,8 +48,13 @@ def write_model_files(
     if eos is None and template is not None:
         eos = template.eos
     # Of another class transformers takes the vocabulary only, and splits texts as the class does.
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": bool(tokenizer.begin)}
-    settings |= {f"{kind}_token": name for kind, name in (("bos", bos), ("eos", eos)) if name is not None}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_bos_token": bool(tokenizer.begin),
+    }
+    settings |= {
+        f"{kind}_token": name for kind, name in (("bos", bos), ("eos", eos)) if name is not None
+    }
     write_text(directory / TOKENIZER_FILE, tokenizer.json())
     write_text(directory / "tokenizer_config.json", json.dumps(settings, indent=2))
     if template is not None:

@@ -1,4 +1,6 @@
-"""A decoding step: the logits after the newest token of each text, natively where all parts of the model are known."""
+"""A decoding step: the logits after the newest token of each text, natively where all parts of the
+model are known.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,29 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.norms import RMSNorm, SoftCap
 from glassformer.layers.options import LongRope
 from glassformer.layers.positions import RotaryEmbedding
-from glassformer.layers.quantized.packed import PACKED, PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
+from glassformer.layers.quantized.packed import (
+    PACKED,
+    PackedEmbedding,
+    PackedExperts,
+    PackedLinear,
+    PackedWeight,
+)
 from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.models.decoder import Decoder
 from glassformer.modes import evaluating
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _KINDS = (
-    *(nn.Embedding, Linear, nn.Linear, nn.Identity, RMSNorm, nn.LayerNorm, Block, GroupedQueryAttention),
+    *(
+        nn.Embedding,
+        Linear,
+        nn.Linear,
+        nn.Identity,
+        RMSNorm,
+        nn.LayerNorm,
+        Block,
+        GroupedQueryAttention,
+    ),
     *(NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture, Router, Score, SoftCap),
     *PACKED,
 )
@@ -66,24 +83,29 @@ _PRODUCTS_PER_THREAD = 2**17
 class DecodingStep:
     """Reads one more token of each text in a cache: ``model(tokens, cache=cache)[:, -1]``.
 
-    In evaluation mode, without gradients. On the CPU one native call computes the whole step, if nothing could tell the
-    difference: the model is a :class:`Decoder` whose parts are all as it built them, in float32 or bfloat16, without
-    hooks, interventions or captures. This is looked at again in each step, and so is where weights and cache lie in
-    memory; settings of parts, such as ``top_k``, once. Anything else takes the ordinary forward pass.
+    In evaluation mode, without gradients. On the CPU one native call computes the whole step, if
+    nothing could tell the
+    difference: the model is a :class:`Decoder` whose parts are all as it built them, in float32 or
+    bfloat16, without hooks, interventions or captures. This is looked at again in each step, and so
+    is where weights and cache lie in memory; settings of parts, such as ``top_k``, once. Anything
+    else takes the ordinary forward pass.
 
-    The native form computes activations in float32, whatever the dtype of the weights is. Logits of float32 models are
-    those of the ordinary pass to 1e-5 of their size; their packed experts take the ordinary way. Logits have the same
-    bits for any number of threads and of texts of one length beside one another.
+    The native form computes activations in float32, whatever the dtype of the weights is. Logits of
+    float32 models are those of the ordinary pass to 1e-5 of their size; their packed experts take
+    the ordinary way. Logits have the same bits for any number of threads and of texts of one length
+    beside one another.
 
     Args:
         model: The decoder; it is left in the mode it is in.
         cache: Its cache, which may hold a prompt.
-        constant: Look at the model, the cache's tensors, contexts and settings in the first step only. Pass True where
-            nothing can change them between two steps.
+        constant: Look at the model, the cache's tensors, contexts and settings in the first step
+            only. Pass True where nothing can change them between two steps.
     """
 
     def __init__(self, model: Decoder, cache: Cache, *, constant: bool = False) -> None:
-        self._model, self._cache, self._constant = model, cache, constant
+        self._model = model
+        self._cache = cache
+        self._constant = constant
         self._plan: _Plan | None = None
         self._library: native.Library | None = None
 
@@ -97,15 +119,23 @@ class DecodingStep:
         return logits
 
     def _natively(self, tokens: Tensor) -> Tensor | None:
-        model, cache = self._model, self._cache
+        model = self._model
+        cache = self._cache
         if self._plan is None or not self._constant:
-            self._library = native.library() if _nothing_watches(tokens) else None
+            if _nothing_watches(tokens):
+                self._library = native.library()
+            else:
+                self._library = None
             if self._library is None:
                 return None
             if self._plan is None or not self._plan.is_current():
                 self._plan = _Plan.of(model, cache)
         start = cache.length
-        if self._library is None or self._plan is None or any(layer.length != start for layer in cache.layers):
+        if (
+            self._library is None
+            or self._plan is None
+            or any(layer.length != start for layer in cache.layers)
+        ):
             return None
         check_tokens(tokens, model.config.max_seq_len, start)
         batch, new = tokens.shape
@@ -115,8 +145,11 @@ class DecodingStep:
         if before is not None and model.positions is not None:  # which count real tokens
             return None
         padding = cache.begin(batch, 1, None)
-        threads = max(1, min(torch.get_num_threads(), self._plan.size * batch // _PRODUCTS_PER_THREAD))
-        weights, given = self._plan.weights, tokens[:, 0].to(torch.int64).contiguous()
+        threads = max(
+            1, min(torch.get_num_threads(), self._plan.size * batch // _PRODUCTS_PER_THREAD)
+        )
+        weights = self._plan.weights
+        given = tokens[:, 0].to(torch.int64).contiguous()
         logits = None
         try:
             logits = decode_step(self._library, weights, given, start, padding, threads)
@@ -126,7 +159,8 @@ class DecodingStep:
         if logits is None:
             return None
         for layer in cache.layers:
-            layer.length, layer.in_order = start + 1, layer.window is None
+            layer.length = start + 1
+            layer.in_order = layer.window is None
         return logits
 
 
@@ -150,28 +184,45 @@ class _Unknown(Exception):
 
 
 class _Plan:
-    """A decoder and its cache as the native step reads them, and what tells whether they are still the same.
+    """A decoder and its cache as the native step reads them, and what tells whether they are still
+    the same.
 
-    Addresses stay valid as long as the plan does, since it keeps the memory of the tensors it has found.
+    Addresses stay valid as long as the plan does, since it keeps the memory of the tensors it has
+    found.
     """
 
     def __init__(self, model: Decoder, cache: Cache) -> None:
-        self._cache, self._modules = cache, [*model.modules()]
-        _require(type(model) is Decoder and type(cache) is Cache and len(model.layers) == len(cache.layers))
+        self._cache = cache
+        self._modules = [*model.modules()]
+        _require(
+            type(model) is Decoder
+            and type(cache) is Cache
+            and len(model.layers) == len(cache.layers)
+        )
         _require(all(map(_is_unchanged, self._modules)))
-        self.dtype, self._batch, self.size = model.dtype, len(cache.layers[0].keys), 0
+        self.dtype = model.dtype
+        self._batch = len(cache.layers[0].keys)
+        self.size = 0
         _require(self.dtype in _DTYPES)
         # An attribute that moves into an empty table is one attribute less.
         tables = [
-            table for each in self._modules for table in (each._parameters, each._buffers, each._modules) if table
+            table
+            for each in self._modules
+            for table in (each._parameters, each._buffers, each._modules)
+            if table
         ]
         # A rotary embedding's tensor is an ordinary attribute.
-        self._tables = [*tables, *(vars(each) for each in self._modules if type(each) is RotaryEmbedding)]
+        self._tables = [
+            *tables,
+            *(vars(each) for each in self._modules if type(each) is RotaryEmbedding),
+        ]
         self._routers = [module for module in self._modules if isinstance(module, Router)]
         self._tensors: list[Tensor] = []
         self._memory: list[Tensor] = []
         self._handles = -1
-        """``RemovableHandle.next_id`` when the modules had no hooks: it grows with every hook of any module."""
+        """``RemovableHandle.next_id`` when the modules had no hooks: it grows with every hook of
+        any module.
+        """
         self.weights = self._decoder(model)
         self._parts = self._state()
 
@@ -185,16 +236,21 @@ class _Plan:
         return plan if plan.is_current() else None
 
     def is_current(self) -> bool:
-        """Whether modules, weights and cache are those that the plan was made of, without hooks and collectors."""
+        """Whether modules, weights and cache are those that the plan was made of, without hooks and
+        collectors.
+        """
         if self._state() != self._parts or any(router.collectors for router in self._routers):
             return False
-        before, self._handles = self._handles, RemovableHandle.next_id
+        before = self._handles
+        self._handles = RemovableHandle.next_id
         return before == self._handles or not any(
             each._forward_hooks or each._forward_pre_hooks for each in self._modules
         )
 
     def _state(self) -> tuple[list[Any], ...]:
-        """What changes with any part that is replaced: in each step, so without a line of Python for each."""
+        """What changes with any part that is replaced: in each step, so without a line of Python
+        for each.
+        """
         return (
             [*map(id, chain.from_iterable(map(dict.values, self._tables)))],
             [id(tensor) for layer in self._cache.layers for tensor in (layer.keys, layer.values)],
@@ -204,9 +260,13 @@ class _Plan:
         )
 
     def _decoder(self, model: Decoder) -> Weights:
-        config, width = model.config, model.config.hidden_dim
+        config = model.config
+        width = model.config.hidden_dim
         _require(not isinstance(config.rope_scaling, LongRope))
-        positions = None if model.positions is None else self._embedding(model, "positions", config.max_seq_len)
+        if model.positions is None:
+            positions = None
+        else:
+            positions = self._embedding(model, "positions", config.max_seq_len)
         layers = (Layer * len(_part(model, "layers", nn.ModuleList)))()
         rotations = self._rotations(model)
         output, bias = self._linear(model, "output", config.vocab_size, width)
@@ -216,7 +276,10 @@ class _Plan:
             _require(block.norm_place != "sum" and block.cross_attention is None)
             self._attention(layer, block, cache, model)
             local = model.local_rotary is not None and model.layer_window(index) is not None
-            layer.rotation = int(local) if block.rotated and not config.learned_positions else -1
+            if block.rotated and not config.learned_positions:
+                layer.rotation = int(local)
+            else:
+                layer.rotation = -1
             self._feed_forward(layer, block, width)
         return Weights(
             embedding=self._embedding(model, "embedding", config.vocab_size),
@@ -238,23 +301,33 @@ class _Plan:
         )
 
     def _embedding(self, model: Decoder, name: str, rows: int) -> Matrix:
-        table, width = _part(model, name, nn.Embedding, PackedEmbedding), model.config.hidden_dim
+        table = _part(model, name, nn.Embedding, PackedEmbedding)
+        width = model.config.hidden_dim
         _require(table.max_norm is None and table.num_embeddings >= rows)
-        # Rows of an embedding that is packed are float32, and so is what the ordinary pass computes with them.
+        # Rows of an embedding that is packed are float32, and so is what the ordinary pass computes
+        # with them.
         _require(not isinstance(table, PackedEmbedding) or self.dtype == torch.float32)
         return self._weights(table, "weight", table.num_embeddings, width)
 
     def _rotations(self, model: Decoder) -> Any:
         """The rotation of all layers and that of windowed ones; none with learned positions."""
-        names = ["rotary"] if model.local_rotary is None else ["rotary", "local_rotary"]
+        if model.local_rotary is None:
+            names = ["rotary"]
+        else:
+            names = ["rotary", "local_rotary"]
         rotations = (Rotation * len(names))()
         for rotation, name in zip(rotations, names, strict=True):
             rotary = _part(model, name, RotaryEmbedding)
             pairs = rotary.head_dim // 2
-            _require(rotary.layout == model.config.rope_layout and pairs <= model.config.head_dim // 2)
+            _require(
+                rotary.layout == model.config.rope_layout and pairs <= model.config.head_dim // 2
+            )
             rotation.frequencies = self._address(rotary._frequencies, torch.float32, pairs)
             rotation.pairs = pairs
-            rotation.concentration = 1.0 if rotary.scaling is None else rotary.scaling.concentration
+            if rotary.scaling is None:
+                rotation.concentration = 1.0
+            else:
+                rotation.concentration = rotary.scaling.concentration
         return rotations
 
     def _norm(self, owner: nn.Module, name: str, width: int) -> Norm:
@@ -268,22 +341,44 @@ class _Plan:
         _require(norm.weight is not None)
         dtype = norm.weight.dtype  # may be float32 beside bfloat16
         _require(dtype in (self.dtype, torch.float32))
-        bias = self._address(norm.bias, dtype, width) if centred and norm.bias is not None else None
-        return Norm(self._address(norm.weight, dtype, width), bias, centred, dtype == torch.bfloat16, norm.eps)
+        bias = None
+        if centred and norm.bias is not None:
+            bias = self._address(norm.bias, dtype, width)
+        return Norm(
+            self._address(norm.weight, dtype, width),
+            bias,
+            centred,
+            dtype == torch.bfloat16,
+            norm.eps,
+        )
 
     def _attention(self, layer: Layer, block: Block, cache: LayerCache, model: Decoder) -> None:
-        attention, width = _part(block, "attention", GroupedQueryAttention), model.config.hidden_dim
-        heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
+        attention = _part(block, "attention", GroupedQueryAttention)
+        width = model.config.hidden_dim
+        heads = attention.num_heads
+        kv_heads = attention.num_kv_heads
+        head_dim = attention.head_dim
         window = attention.pattern.window
         _require(attention.layout == model.rotary.layout and head_dim == model.config.head_dim)
-        _require(type(cache) is LayerCache and attention.pattern.causal and attention.pattern.key_padding is None)
-        _require(cache.window == window if cache.window is not None else window is None or window >= cache.max_seq_len)
+        _require(
+            type(cache) is LayerCache
+            and attention.pattern.causal
+            and attention.pattern.key_padding is None
+        )
+        _require(
+            cache.window == window
+            if cache.window is not None
+            else window is None or window >= cache.max_seq_len
+        )
         for name in ("attention_norm", "attention_post_norm"):
             setattr(layer, name, self._norm(block, name, width))
         if (norm := attention.query_norm) is not None:
             layer.norm_of_all_heads = norm.normalized_shape[0] != head_dim
         for name, count in (("query_norm", heads), ("key_norm", kv_heads)):
-            over = count * head_dim if layer.norm_of_all_heads else head_dim
+            if layer.norm_of_all_heads:
+                over = count * head_dim
+            else:
+                over = head_dim
             setattr(layer, name, self._norm(attention, name, over))
         for name, rows in (("query", heads), ("key", kv_heads), ("value", kv_heads)):
             self._set_linear(layer, name, attention, name, rows * head_dim, width)
@@ -291,33 +386,51 @@ class _Plan:
         for name in ("key_weights", "sinks"):
             setattr(layer, name, self._vector(getattr(attention, name), heads))
         for name in ("keys", "values"):
-            address = self._address(getattr(cache, name), self.dtype, self._batch, kv_heads, cache.slots, head_dim)
+            address = self._address(
+                getattr(cache, name), self.dtype, self._batch, kv_heads, cache.slots, head_dim
+            )
             setattr(layer, name, address)
-        layer.num_heads, layer.num_kv_heads, layer.slots = heads, kv_heads, cache.slots
-        layer.scale = head_dim**-0.5 if attention.scale is None else attention.scale
+        layer.num_heads = heads
+        layer.num_kv_heads = kv_heads
+        layer.slots = cache.slots
+        if attention.scale is None:
+            layer.scale = head_dim**-0.5
+        else:
+            layer.scale = attention.scale
         layer.cap = attention.cap or 0.0
 
     def _feed_forward(self, layer: Layer, block: Block, width: int) -> None:
-        ffn = _part(block, "ffn", NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedExperts, PackedMixture)
+        ffn = _part(
+            block, "ffn", NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedExperts, PackedMixture
+        )
         for name in ("ffn_norm", "ffn_post_norm"):
             setattr(layer, name, self._norm(block, name, width))
         layer.parallel = block.parallel
         if isinstance(ffn, NoFeedForward):
             return
-        layer.gated, clamp = not isinstance(ffn, MLP), getattr(ffn, "clamp", None)
-        activation = "clamped" if clamp else getattr(ffn, "activation", "silu")
+        layer.gated = not isinstance(ffn, MLP)
+        clamp = getattr(ffn, "clamp", None)
+        if clamp:
+            activation = "clamped"
+        else:
+            activation = getattr(ffn, "activation", "silu")
         _require(activation in ACTIVATIONS)
         layer.activation = ACTIVATIONS.index(activation)
         if clamp is not None:
-            layer.alpha, layer.limit = clamp.alpha, clamp.limit
+            layer.alpha = clamp.alpha
+            layer.limit = clamp.limit
         if isinstance(ffn, MLP | SwiGLU):
-            layer.num_experts, layer.top_k, layer.ff_dim = 1, 1, ffn.up.out_features
+            layer.num_experts = 1
+            layer.top_k = 1
+            layer.ff_dim = ffn.up.out_features
             for to, name in (("gate", "gate"), ("up", "up")) if layer.gated else (("gate", "up"),):
                 self._set_linear(layer, to, ffn, name, layer.ff_dim, width)
             self._set_linear(layer, "down", ffn, "down", width, layer.ff_dim)
             return
         router = _part(ffn, "router", Router)
-        experts, layer.ff_dim, layer.top_k = router.num_experts, ffn.ff_dim, router.top_k
+        experts = router.num_experts
+        layer.ff_dim = ffn.ff_dim
+        layer.top_k = router.top_k
         layer.num_experts = experts
         self._set_linear(layer, "router", router, "score", experts, width, Score)
         # Of equal scores, as of rows of zeros, torch's topk takes others.
@@ -325,17 +438,30 @@ class _Plan:
         if isinstance(ffn, PackedMixture):
             self._packed_mixture(layer, ffn, experts, width)
             return
-        for name, shape in (("gate", (ffn.ff_dim, width)), ("up", (ffn.ff_dim, width)), ("down", (width, ffn.ff_dim))):
+        for name, shape in (
+            ("gate", (ffn.ff_dim, width)),
+            ("up", (ffn.ff_dim, width)),
+            ("down", (width, ffn.ff_dim)),
+        ):
             setattr(layer, name, self._weights(ffn, name, experts, *shape))
-            setattr(layer, f"{name}_bias", self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0]))
+            setattr(
+                layer, f"{name}_bias", self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0])
+            )
             self.size += shape[0] * shape[1] * layer.top_k
 
     def _packed_mixture(self, layer: Layer, ffn: PackedMixture, experts: int, width: int) -> None:
         """Rows of gate and up are in turns, in one matrix."""
-        _require(self.dtype == torch.bfloat16)  # tokens in fixed point are not exact enough for float32
-        for name, to, shape in (("gate_up", "gate", (2 * ffn.ff_dim, width)), ("down", "down", (width, ffn.ff_dim))):
+        _require(
+            self.dtype == torch.bfloat16
+        )  # tokens in fixed point are not exact enough for float32
+        for name, to, shape in (
+            ("gate_up", "gate", (2 * ffn.ff_dim, width)),
+            ("down", "down", (width, ffn.ff_dim)),
+        ):
             setattr(layer, to, self._apart(ffn, name, experts, *shape))
-            setattr(layer, f"{to}_bias", self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0]))
+            setattr(
+                layer, f"{to}_bias", self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0])
+            )
             self.size += shape[0] * shape[1] * layer.top_k
 
     def _address(self, tensor: Tensor, dtype: torch.dtype, *shape: int) -> int:
@@ -345,7 +471,9 @@ class _Plan:
         return native.address(tensor, dtype, math.prod(shape))
 
     def _vector(self, weight: Tensor | None, *shape: int) -> int | None:
-        return None if weight is None else self._address(weight, self.dtype, *shape)
+        if weight is None:
+            return None
+        return self._address(weight, self.dtype, *shape)
 
     def _weights(self, owner: Any, name: str, *shape: int) -> Matrix:
         """The weights of this name, as numbers or as their owner holds them packed."""
@@ -360,13 +488,17 @@ class _Plan:
         address = self._address(weight.blocks, torch.uint8, *kind.packed_shape(shape))
         return Matrix(address, None, kind.number, shape[-1])
 
-    def _apart(self, owner: PackedMixture, name: str, experts: int, rows: int, width: int) -> Matrix:
+    def _apart(
+        self, owner: PackedMixture, name: str, experts: int, rows: int, width: int
+    ) -> Matrix:
         shape = (experts, rows, width // 32)
         scales = self._address(getattr(owner, f"{name}_scales"), torch.uint8, *shape)
         blocks = self._address(getattr(owner, f"{name}_blocks"), torch.uint8, *shape, 16)
         return Matrix(blocks, scales, MXFP4_APART, width)
 
-    def _linear(self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type) -> tuple[Matrix, int | None]:
+    def _linear(
+        self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type
+    ) -> tuple[Matrix, int | None]:
         """The weights of a linear layer and the address of its bias."""
         linear = _part(owner, name, *(kinds or _LINEAR))
         self.size += rows * width

@@ -1,14 +1,17 @@
-"""From a model's logits to the next token: repetition penalty, temperature, top-k, top-p, min-p, the seeded draw."""
+"""From a model's logits to the next token: repetition penalty, temperature, top-k, top-p, min-p,
+the seeded draw.
+"""
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from glassformer.config import Fraction, NonNegative, Positive, Seed, Size, config
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 
-# Float64 sums of a vocabulary's probabilities stray by less than this. A set that misses top_p by less has reached it:
-# eight of ten equally likely tokens reach 0.8, although their float64 probabilities add up to 0.7999999999999999.
+# Float64 sums of a vocabulary's probabilities stray by less than this. A set that misses top_p by
+# less has reached it: eight of ten equally likely tokens reach 0.8, although their float64
+# probabilities add up to 0.7999999999999999.
 _ROUNDING = 1e-11
 
 
@@ -16,35 +19,43 @@ _ROUNDING = 1e-11
 class SamplingRule:
     """How the next token is chosen: repetition penalty, then temperature, top-k, top-p and min-p.
 
-        logits of seen tokens: logit / repetition_penalty if it is positive, logit * repetition_penalty otherwise
-        p = softmax(logits / temperature)
+        logits of seen tokens: logit / repetition_penalty if it is positive, logit *
+        repetition_penalty otherwise p = softmax(logits / temperature)
         p = 0 outside the top_k most likely tokens, rescaled to sum 1
-        p = 0 outside the smallest set of most likely tokens with Σ p >= top_p (at least one token), rescaled to sum 1
-        p = 0 where p < min_p * max(p), rescaled to sum 1
+        p = 0 outside the smallest set of most likely tokens with Σ p >= top_p (at least one token),
+        rescaled to sum 1 p = 0 where p < min_p * max(p), rescaled to sum 1
 
-    Equally likely tokens rank by their id, the lowest first, as in argmax; probabilities never depend on chance. Sums
-    are computed in float64, and a set that misses top_p by less than 1e-11 counts as reaching it. The definitions and
-    their order are those of transformers' logits processors.
+    Equally likely tokens rank by their id, the lowest first, as in argmax; probabilities never
+    depend on chance. Sums are computed in float64, and a set that misses top_p by less than 1e-11
+    counts as reaching it. The definitions and their order are those of transformers' logits
+    processors.
 
-    Source: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), section 3.1 for top-p, 3.2 for top-k
-    and temperature; Nguyen et al., "Turning Up the Heat: Min-p Sampling" (2024), section 3; Keskar et al., "CTRL"
-    (2019), section 4.1 for the repetition penalty.
+    Source: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), section 3.1 for
+    top-p, 3.2 for top-k and temperature; Nguyen et al., "Turning Up the Heat: Min-p Sampling"
+    (2024), section 3; Keskar et al., "CTRL" (2019), section 4.1 for the repetition penalty.
     """
 
     temperature: NonNegative = 1.0
-    """Divides the logits. 0 is greedy, 1 leaves them as they are, larger values are closer to uniform."""
+    """Divides the logits. 0 is greedy, 1 leaves them as they are, larger values are closer to
+    uniform.
+    """
     top_k: Size | None = None
     """Only this many most likely tokens may be chosen; None for all."""
     top_p: Fraction = 1.0
-    """Only the smallest set of most likely tokens that reaches this probability may be chosen; 0 is greedy."""
+    """Only the smallest set of most likely tokens that reaches this probability may be chosen; 0 is
+    greedy.
+    """
     seed: Seed | None = None
     """Seed of :meth:`generator`; None for another one each time."""
     min_p: Fraction = 0.0
-    """Only tokens with at least this share of the most likely token's probability may be chosen; 1 is greedy, but for
-    tokens that are exactly equally likely."""
+    """Only tokens with at least this share of the most likely token's probability may be chosen; 1
+    is greedy, but for tokens that are exactly equally likely.
+    """
     repetition_penalty: Positive = 1.0
-    """Divides the positive logits of tokens that the text holds already, prompt included, and multiplies their negative
-    ones. 1 leaves them as they are, larger values make repetitions less likely."""
+    """Divides the positive logits of tokens that the text holds already, prompt included, and
+    multiplies their negative ones. 1 leaves them as they are, larger values make repetitions less
+    likely.
+    """
 
     @property
     def greedy(self) -> bool:
@@ -52,7 +63,9 @@ class SamplingRule:
         return self.temperature == 0 or self.top_p == 0 or self.top_k == 1
 
     def distribution(
-        self, logits: Float[Tensor, "*batch vocab"], seen: Bool[Tensor, "*batch vocab"] | None = None
+        self,
+        logits: Float[Tensor, "*batch vocab"],
+        seen: Bool[Tensor, "*batch vocab"] | None = None,
     ) -> Float[Tensor, "*batch vocab"]:
         """Probability of every token, in float64 for float64 logits, else float32.
 
@@ -60,9 +73,13 @@ class SamplingRule:
 
         Args:
             logits: The model's output for the last position.
-            seen: Which tokens each text holds already. Needed for a ``repetition_penalty`` other than 1.
+            seen: Which tokens each text holds already. Needed for a ``repetition_penalty`` other
+                than 1.
         """
-        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        if logits.dtype == torch.float64:
+            dtype = torch.float64
+        else:
+            dtype = torch.float32
         logits = self._penalised(logits, seen)
         best, best_token = _best(logits)
         if self.greedy:
@@ -77,15 +94,17 @@ class SamplingRule:
         generator: torch.Generator | None = None,
         seen: Bool[Tensor, "*batch vocab"] | None = None,
     ) -> Int64[Tensor, "*batch"]:
-        """Choose one token for every row of ``logits``; a greedy rule takes the argmax and draws nothing.
+        """Choose one token for every row of ``logits``; a greedy rule takes the argmax and draws
+        nothing.
 
-        The same state of ``generator``, by default torch's global one, gives the same tokens: every row takes one
-        uniform number, in order. ``seen`` is that of :meth:`distribution`.
+        The same state of ``generator``, by default torch's global one, gives the same tokens: every
+        row takes one uniform number, in order. ``seen`` is that of :meth:`distribution`.
         """
         if self.greedy:
             return _best(self._penalised(logits, seen))[1]
         if generator is not None and generator.device.type != logits.device.type:
-            got, fix = f"a generator on {generator.device} with logits on {logits.device}", "Make it with generator()."
+            got = f"a generator on {generator.device} with logits on {logits.device}"
+            fix = "Make it with generator()."
             raise InputError(got, "both on one device", fix)
         return _draw(self.distribution(logits, seen), generator)
 
@@ -105,10 +124,13 @@ class SamplingRule:
         if self.repetition_penalty == 1:
             return logits
         if seen is None:
-            got, fix = f"repetition_penalty = {self.repetition_penalty} without seen", "Pass seen, or use a Sampler."
+            got = f"repetition_penalty = {self.repetition_penalty} without seen"
+            fix = "Pass seen, or use a Sampler."
             raise InputError(got, "the tokens that each text holds already", fix)
         wide = logits.double()
-        penalised = torch.where(wide > 0, wide / self.repetition_penalty, wide * self.repetition_penalty)
+        penalised = torch.where(
+            wide > 0, wide / self.repetition_penalty, wide * self.repetition_penalty
+        )
         return torch.where(seen, penalised, wide)
 
     def _truncated(
@@ -116,7 +138,8 @@ class SamplingRule:
     ) -> Float[Tensor, "*batch vocab"]:
         # A stable sort ranks equal logits by token id, so that ties are cut as argmax cuts them.
         ranked, tokens = logits.sort(dim=-1, descending=True, stable=True)
-        ranked, tokens = ranked[..., : self.top_k], tokens[..., : self.top_k]
+        ranked = ranked[..., : self.top_k]
+        tokens = tokens[..., : self.top_k]
         probabilities = _softmax(ranked, best, self.temperature)
         if self.top_p < 1:
             more_likely = probabilities.cumsum(dim=-1) - probabilities
@@ -124,7 +147,9 @@ class SamplingRule:
             beyond[..., 0] = False
             probabilities = probabilities.masked_fill(beyond, 0)
         # The ratio to the most likely token is the same before and after rescaling.
-        probabilities = probabilities.masked_fill(probabilities < self.min_p * probabilities[..., :1], 0)
+        probabilities = probabilities.masked_fill(
+            probabilities < self.min_p * probabilities[..., :1], 0
+        )
         probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
         return torch.zeros_like(logits, dtype=torch.float64).scatter_(-1, tokens, probabilities)
 
@@ -149,14 +174,17 @@ class Sampler:
     ) -> None:
         self.rule = rule
         self._generator = generator or rule.generator(tokens.device)
-        self._tokens, self._real = tokens, real
+        self._tokens = tokens
+        self._real = real
         self._seen: Tensor | None = None
 
     def choose(self, logits: Float[Tensor, "batch vocab"]) -> Int64[Tensor, " batch"]:
         """The next token of each text, which then belongs to the text."""
         if self.rule.repetition_penalty == 1:
             return self.rule.choose(logits, self._generator)
-        if self._seen is None:  # the model has read the texts by now, so that their tokens are known to be valid
+        if (
+            self._seen is None
+        ):  # the model has read the texts by now, so that their tokens are known to be valid
             self._seen = self._held(logits.shape[-1])
         chosen = self.rule.choose(logits, self._generator, self._seen)
         self._seen.scatter_(1, chosen[:, None], True)
@@ -164,40 +192,58 @@ class Sampler:
 
     def _held(self, vocab_size: int) -> Bool[Tensor, "batch vocab"]:
         """Which tokens of the vocabulary each text holds."""
-        counts = torch.zeros(len(self._tokens), vocab_size, dtype=torch.int32, device=self._tokens.device)
-        real = torch.ones_like(self._tokens) if self._real is None else self._real
+        counts = torch.zeros(
+            len(self._tokens), vocab_size, dtype=torch.int32, device=self._tokens.device
+        )
+        if self._real is None:
+            real = torch.ones_like(self._tokens)
+        else:
+            real = self._real
         return counts.scatter_add_(1, self._tokens.long(), real.to(torch.int32)) > 0
 
 
-def _draw(probabilities: Float[Tensor, "*batch vocab"], generator: torch.Generator | None) -> Int64[Tensor, "*batch"]:
-    # Inverse transform: one uniform number per row, several times faster than torch.multinomial's one per token. It
-    # stays below the row's total and an impossible token adds nothing to the sum, so no token of probability 0 is hit.
+def _draw(
+    probabilities: Float[Tensor, "*batch vocab"], generator: torch.Generator | None
+) -> Int64[Tensor, "*batch"]:
+    # Inverse transform: one uniform number per row, several times faster than torch.multinomial's
+    # one per token. It stays below the row's total and an impossible token adds nothing to the sum,
+    # so no token of probability 0 is hit.
     reached = probabilities.cumsum(dim=-1, dtype=torch.float64)
-    uniform = torch.rand((*reached.shape[:-1], 1), dtype=torch.float64, device=reached.device, generator=generator)
+    uniform = torch.rand(
+        (*reached.shape[:-1], 1), dtype=torch.float64, device=reached.device, generator=generator
+    )
     return torch.searchsorted(reached, uniform * reached[..., -1:], right=True).squeeze(-1)
 
 
-def _best(logits: Float[Tensor, "*batch vocab"]) -> tuple[Float[Tensor, "*batch"], Int64[Tensor, "*batch"]]:
+def _best(
+    logits: Float[Tensor, "*batch vocab"],
+) -> tuple[Float[Tensor, "*batch"], Int64[Tensor, "*batch"]]:
     """The highest logit of each row and the lowest token that has it."""
     if logits.ndim == 0 or logits.shape[-1] == 0 or not logits.is_floating_point():
         got = f"logits of shape {tuple(logits.shape)} and dtype {logits.dtype}"
-        raise InputError(got, "floats [..., vocab] with at least one token", "Pass the model's output.")
+        raise InputError(
+            got, "floats [..., vocab] with at least one token", "Pass the model's output."
+        )
     best, token = logits.max(dim=-1)
-    # NaN wins every comparison in max, so one look at the maxima finds NaN, +inf and rows of -inf alike.
+    # NaN wins every comparison in max, so one look at the maxima finds NaN, +inf and rows of -inf
+    # alike.
     if torch.isfinite(best).all():
         return best, token
-    require(
-        not best.isnan().any(),
-        f"NaN in {int(logits.isnan().sum())} of {logits.numel()} logits",
-        "numbers, or -inf for a forbidden token",
-        "Look for the first NaN in the model's forward pass; a diverged training run is the usual cause.",
-    )
-    require(
-        not best.isposinf().any(),
-        f"+inf in {int(logits.isposinf().sum())} of {logits.numel()} logits",
-        "finite numbers, or -inf for a forbidden token",
-        "Forbid the other tokens with -inf to force one.",
-    )
+    if best.isnan().any():
+        raise InputError(
+            got=f"NaN in {int(logits.isnan().sum())} of {logits.numel()} logits",
+            expected="numbers, or -inf for a forbidden token",
+            fix=(
+                "Look for the first NaN in the model's forward pass; a diverged training run is "
+                "the usual cause."
+            ),
+        )
+    if best.isposinf().any():
+        raise InputError(
+            got=f"+inf in {int(logits.isposinf().sum())} of {logits.numel()} logits",
+            expected="finite numbers, or -inf for a forbidden token",
+            fix="Forbid the other tokens with -inf to force one.",
+        )
     raise InputError(
         f"{int(best.isneginf().sum())} rows in which every logit is -inf",
         "at least one token that is not forbidden",

@@ -1,4 +1,6 @@
-"""Single attention heads designed by hand: described, built, verified, and compared with trained ones."""
+"""Single attention heads designed by hand: described, built, verified, and compared with trained
+ones.
+"""
 
 from glassformer.handcraft.description import (
     Description,

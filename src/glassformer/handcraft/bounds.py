@@ -1,43 +1,48 @@
 r"""An upper bound on the error of a head's outputs, from its scores and values alone.
 
-One query, its keys j with scores s_j and values v_j, and the target t. The keys S are wanted, the others U are not. The
-weights w are the softmax of s; restricted to S they are p = w_S / w(S). For each coordinate::
+One query, its keys j with scores s_j and values v_j, and the target t. The keys S are wanted, the
+others U are not. The weights w are the softmax of s; restricted to S they are p = w_S / w(S). For
+each coordinate::
 
     sum_j w_j v_j - t  =  w(S) (sum_S p_j v_j - t)  +  sum_U w_j (v_j - t)
 
-1. *Leakage.* With the margin ``m = max_S s - max_U s``, the wanted keys' exponentials add up to at least
-   ``exp(max_S s)`` and the others' to at most ``|U| exp(max_U s)``, so ``w(U) <= |U| e^-m / (1 + |U| e^-m)``.
-   With n keys this is below ``(n - 1) e^-m``.
-2. *Unevenness.* Equal scores within S give the plain mean. If they spread over ``d = max_S s - min_S s``, the total
-   variation between p and uniform weights is at most ``tanh(d / 4)``: with a share a of the keys at the top score and
-   the rest at the lowest it is ``a (1 - a)(e^d - 1) / (1 + a (e^d - 1))``, which is largest at
-   ``a = 1 / (1 + e^(d/2))``. A mean moves by at most the total variation times the range of the values.
+1. *Leakage.* With the margin ``m = max_S s - max_U s``, the wanted keys' exponentials add up to at
+   least ``exp(max_S s)`` and the others' to at most ``|U| exp(max_U s)``, so ``w(U) <= |U| e^-m /
+   (1 + |U| e^-m)``. With n keys this is below ``(n - 1) e^-m``.
+2. *Unevenness.* Equal scores within S give the plain mean. If they spread over ``d = max_S s -
+   min_S s``, the total variation between p and uniform weights is at most ``tanh(d / 4)``: with a
+   share a of the keys at the top score and the rest at the lowest it is ``a (1 - a)(e^d - 1) / (1 +
+   a (e^d - 1))``, which is largest at ``a = 1 / (1 + e^(d/2))``. A mean moves by at most the total
+   variation times the range of the values.
 
 Together, with the error of an even mean ``r = |mean_S v - t|``::
 
     |error| <= r + tanh(d / 4) range_S(v) + w(U) max_U |v - t|
 
-*Rounding.* With unit roundoff u, N successive roundings change a sum, in any order, by at most ``gamma(N, u) =
-N u / (1 - N u)`` times the sum of its absolute terms (Higham 2002, section 3.1). Let A be the largest sum of absolute
-products in a score, B the largest in a value. Exponentials are taken to be exact to 20 units in the last place (40 u),
-as PyTorch's fast float32 exponential is; factors, products and sums below the normal numbers may be taken as 0. Fused
-kernels take keys in tiles, of 32 keys at least: each tile after the first multiplies both sums by an exponential.
+*Rounding.* With unit roundoff u, N successive roundings change a sum, in any order, by at most
+``gamma(N, u) = N u / (1 - N u)`` times the sum of its absolute terms (Higham 2002, section 3.1).
+Let A be the largest sum of absolute products in a score, B the largest in a value. Exponentials are
+taken to be exact to 20 units in the last place (40 u), as PyTorch's fast float32 exponential is;
+factors, products and sums below the normal numbers may be taken as 0. Fused kernels take keys in
+tiles, of 32 keys at least: each tile after the first multiplies both sums by an exponential.
 
-- A score takes ``inputs`` roundings each for key and query, ``qk_dim`` for their product, and at most 8 for the scale
-  and the subtraction of the maximum. Each tile after the first subtracts two maxima more, and its exponential and two
-  products act as an error of the earlier tiles' scores. With T such tiles the error of a difference of two scores is at
-  most ``2 gamma(2 inputs + qk_dim + 8 + 2 T) A + 2 gamma(42 T)`` in the head (with its u), and again in the float64
+- A score takes ``inputs`` roundings each for key and query, ``qk_dim`` for their product, and at
+  most 8 for the scale and the subtraction of the maximum. Each tile after the first subtracts two
+  maxima more, and its exponential and two products act as an error of the earlier tiles' scores.
+  With T such tiles the error of a difference of two scores is at most ``2 gamma(2 inputs + qk_dim +
+  8 + 2 T) A + 2 gamma(42 T)`` in the head (with its u), and again in the float64
   tables used here: m shrinks and d grows by the sum of both.
-- An output takes ``inputs`` roundings for a value, n - 1 for the sum of the exponentials, n for the weighted sum, 40
-  for the exponentials and at most 8 for the rest: ``gamma(2 n + inputs + 48) B`` in the head, and again in the tables,
-  where the mean of n differences ``v - t``, each within 2 B of that mean, takes the 2 n.
+- An output takes ``inputs`` roundings for a value, n - 1 for the sum of the exponentials, n for the
+  weighted sum, 40 for the exponentials and at most 8 for the rest: ``gamma(2 n + inputs + 48) B``
+  in the head, and again in the tables, where the mean of n differences ``v - t``, each within 2 B
+  of that mean, takes the 2 n.
 - The other float64 operations have an error proportional to the bound; it is multiplied by
   ``1 + gamma(2 n + inputs + 48)``.
 
-*Pairs instead of sequences.* A score depends on the query's place and the key's place (a place is a token at a
-position), and so do tiers and values. For each query place and each tier that can be the highest one in its sequence,
-let S be any of the tier's places and U any n - 1 of lower tiers. The bound over all of these covers every sequence
-without listing them.
+*Pairs instead of sequences.* A score depends on the query's place and the key's place (a place is a
+token at a position), and so do tiers and values. For each query place and each tier that can be the
+highest one in its sequence, let S be any of the tier's places and U any n - 1 of lower tiers. The
+bound over all of these covers every sequence without listing them.
 """
 
 from __future__ import annotations
@@ -51,7 +56,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.handcraft.circuits import place_inputs, possible_pairs
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.sequences import SequenceSpace
@@ -71,7 +76,9 @@ class Bound(NamedTuple):
     """What scores and values imply."""
 
     margin: float
-    """Smallest distance of a query's best wanted score from its best unwanted one; infinite without any."""
+    """Smallest distance of a query's best wanted score from its best unwanted one; infinite without
+    any.
+    """
     error: float
     """No output is further from its target."""
 
@@ -81,11 +88,12 @@ class PlaceTables:
     """The scores of all pairs of places and the values of all places, with their rounding errors.
 
     Attributes:
-        score_rounding: Largest rounding error of a difference of two scores, in the head and in these tables.
+        score_rounding: Largest rounding error of a difference of two scores, in the head and in
+            these tables.
         value_rounding: Largest rounding error of an output, apart from that of its scores.
         bound_rounding: Largest relative rounding error of a bound computed from these tables.
-        largest: The largest sums of absolute products in a query or key, in a score before it is scaled, and in a sum
-            of all values.
+        largest: The largest sums of absolute products in a query or key, in a score before it is
+            scaled, and in a sum of all values.
     """
 
     scores: Float[np.ndarray, "query key"]
@@ -97,28 +105,44 @@ class PlaceTables:
 
     @classmethod
     def of(cls, head: HeadWeights, space: SequenceSpace, roundoff: float) -> PlaceTables:
-        """The tables of ``head`` for the places of ``space``, when the head runs with this unit roundoff."""
+        """The tables of ``head`` for the places of ``space``, when the head runs with this unit
+        roundoff.
+        """
         x = place_inputs(head, space)
-        scale, n, tiny = 1 / math.sqrt(head.qk_dim), space.num_positions, smallest_normal(roundoff)
+        scale = 1 / math.sqrt(head.qk_dim)
+        n = space.num_positions
+        tiny = smallest_normal(roundoff)
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             scores = (x @ head.Qm) @ (x @ head.Km).T * scale
-            query_sums, key_sums = np.abs(x) @ np.abs(head.Qm), np.abs(x) @ np.abs(head.Km)
+            query_sums = np.abs(x) @ np.abs(head.Qm)
+            key_sums = np.abs(x) @ np.abs(head.Km)
             largest_product = float(query_sums.max(axis=0) @ key_sums.max(axis=0))
             values = x @ head.Vm
             largest_value = float((np.abs(x) @ np.abs(head.Vm)).max())
-            lost_query, lost_key = (lost_below(tiny, x, matrix).max(axis=0) for matrix in (head.Qm, head.Km))
-            lost = float(lost_query @ key_sums.max(axis=0) + query_sums.max(axis=0) @ lost_key + lost_query @ lost_key)
+            lost_query, lost_key = (
+                lost_below(tiny, x, matrix).max(axis=0) for matrix in (head.Qm, head.Km)
+            )
+            lost = float(
+                lost_query @ key_sums.max(axis=0)
+                + query_sums.max(axis=0) @ lost_key
+                + lost_query @ lost_key
+            )
             lost_value = float(lost_below(tiny, x, head.Vm).max()) + tiny * n * (1 + largest_value)
         largest_vector = float(np.maximum(query_sums.max(), key_sums.max()))
-        inputs, largest_score, tiles = x.shape[1], largest_product * scale, later_tiles(n)
-        in_score, in_output = 2 * inputs + head.qk_dim + 8 + 2 * tiles, 2 * n + inputs + 48
+        inputs = x.shape[1]
+        largest_score = largest_product * scale
+        tiles = later_tiles(n)
+        in_score = 2 * inputs + head.qk_dim + 8 + 2 * tiles
+        in_output = 2 * n + inputs + 48
 
         def both(roundings: int) -> float:
             """In the head, and in these tables."""
             return gamma(roundings, roundoff) + gamma(roundings, FLOAT64_ROUNDOFF)
 
         in_one_score = (
-            both(in_score) * largest_score + gamma(42 * tiles, roundoff) + scale * (lost + tiny * head.qk_dim)
+            both(in_score) * largest_score
+            + gamma(42 * tiles, roundoff)
+            + scale * (lost + tiny * head.qk_dim)
         )
         return cls(
             scores,
@@ -130,7 +154,9 @@ class PlaceTables:
         )
 
     def bound(self, margins: Sequence[float], errors: Sequence[float]) -> Bound:
-        """The smallest margin and the largest error, rounding included. NaN stays NaN, so that it proves nothing."""
+        """The smallest margin and the largest error, rounding included. NaN stays NaN, so that it
+        proves nothing.
+        """
         error = float(np.max(errors)) * (1 + self.bound_rounding) + self.value_rounding
         return Bound(float(np.min(margins)), error)
 
@@ -145,44 +171,94 @@ _KINDS = (
 def require_as_built(
     model: nn.Module, kind: type[nn.Module], most: float = math.inf, like: nn.Module | None = None
 ) -> None:
-    """Refuse a model that may compute something else than a ``kind`` with these weights, before any proof of it.
+    """Refuse a model that may compute something else than a ``kind`` with these weights, before any
+    proof of it.
 
     ``like`` is a new one of the same sizes, whose modules have the same settings.
 
     Raises:
-        InputError: Another class of the model or of a module in it, or other settings; a hook or an edit, dropout, an
-            embedding that changes its rows; a weight that is not finite, or above ``most``. All are named.
+        InputError: Another class of the model or of a module in it, or other settings; a hook or an
+            edit, dropout, an embedding that changes its rows; a weight that is not finite, or above
+            ``most``. All are named.
     """
     fix = "Compile, build or load it again."
-    require(type(model) is kind, f"a model of type {type(model).__name__}", kind.__name__, fix)
+    if type(model) is not kind:
+        raise InputError(
+            got=f"a model of type {type(model).__name__}",
+            expected=kind.__name__,
+            fix=fix,
+        )
     for name, module in model.named_modules():
         plain = module is model or type(module) in _KINDS
-        require(plain, f"{name} of type {type(module).__name__}", "modules as they were built", fix)
+        if not plain:
+            raise InputError(
+                got=f"{name} of type {type(module).__name__}",
+                expected="modules as they were built",
+                fix=fix,
+            )
         drops = module.training and getattr(module, "dropout", 0.0) > 0
         changes = drops or getattr(module, "max_norm", None) is not None
-        require(not changes, f"{name} with dropout, or with max_norm", "neither of these", "Call model.eval().")
-    require(not is_watched(model), "a model with hooks, or within edits", "the model alone", "Verify it outside.")
-    wanted = {} if like is None else {name: _settings(each) for name, each in like.named_modules()}
+        if changes:
+            raise InputError(
+                got=f"{name} with dropout, or with max_norm",
+                expected="neither of these",
+                fix="Call model.eval().",
+            )
+    if is_watched(model):
+        raise InputError(
+            got="a model with hooks, or within edits",
+            expected="the model alone",
+            fix="Verify it outside.",
+        )
+    if like is None:
+        wanted = {}
+    else:
+        wanted = {name: _settings(each) for name, each in like.named_modules()}
     found = wanted and {name: _settings(each) for name, each in model.named_modules()}
-    changed = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
-    got = f"settings of {', '.join(each or 'the model' for each in changed[:3])}"
-    require(not changed, got, f"those of a new {kind.__name__}", fix)
+    changed = sorted(
+        name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)
+    )
+    if changed:
+        raise InputError(
+            got=f"settings of {', '.join(each or 'the model' for each in changed[:3])}",
+            expected=f"those of a new {kind.__name__}",
+            fix=fix,
+        )
     for name, tensor in model.state_dict().items():
         fits = not tensor.is_floating_point() or bool(tensor.isfinite().all())
-        require(fits, f"{name} with numbers that are not finite", "finite weights", fix)
+        if not fits:
+            raise InputError(
+                got=f"{name} with numbers that are not finite",
+                expected="finite weights",
+                fix=fix,
+            )
         size = float(tensor.abs().max()) if tensor.numel() else 0.0
-        require(size <= most, f"{name} with numbers up to {size:.3g}", f"at most {most:g}", fix)
+        if not size <= most:
+            raise InputError(
+                got=f"{name} with numbers up to {size:.3g}",
+                expected=f"at most {most:g}",
+                fix=fix,
+            )
 
 
 def _settings(module: nn.Module) -> dict[str, str]:
-    """What a module computes with besides parameters and buffers, in words: patterns are equal to themselves alone."""
+    """What a module computes with besides parameters and buffers, in words: patterns are equal to
+    themselves alone.
+    """
     every = vars(nn.Module())
-    own = {"type": type(module)} | {name: each for name, each in vars(module).items() if name not in every}
-    return {name: repr(each.tolist() if isinstance(each, Tensor) else each) for name, each in own.items()}
+    own = {"type": type(module)} | {
+        name: each for name, each in vars(module).items() if name not in every
+    }
+    return {
+        name: repr(each.tolist() if isinstance(each, Tensor) else each)
+        for name, each in own.items()
+    }
 
 
 def gamma(roundings: int, roundoff: float) -> float:
-    """The largest relative effect of so many roundings in a row: ``N u / (1 - N u)``; infinite if N u reaches 1."""
+    """The largest relative effect of so many roundings in a row: ``N u / (1 - N u)``; infinite if N
+    u reaches 1.
+    """
     total = roundings * roundoff
     return total / (1 - total) if total < 1 else math.inf
 
@@ -200,14 +276,22 @@ def later_tiles(keys: Any) -> Any:
 def lost_below(
     tiny: float, x: Float[np.ndarray, "place inputs"], matrix: Float[np.ndarray, "inputs columns"]
 ) -> Float[np.ndarray, "place columns"]:
-    """How far ``x @ matrix`` may be off because factors, products and sums below ``tiny`` are taken as 0."""
-    x, matrix = np.abs(x), np.abs(matrix)
-    below_x, below_matrix = np.where(x < tiny, x, 0.0), np.where(matrix < tiny, matrix, 0.0)
+    """How far ``x @ matrix`` may be off because factors, products and sums below ``tiny`` are taken
+    as 0.
+    """
+    x = np.abs(x)
+    matrix = np.abs(matrix)
+    below_x = np.where(x < tiny, x, 0.0)
+    below_matrix = np.where(matrix < tiny, matrix, 0.0)
     return x @ below_matrix + below_x @ matrix + tiny * (len(matrix) + 1)
 
 
-def leakage(margin: Float[np.ndarray, "..."], others: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """The largest weight that ``others`` keys, all at least ``margin`` below one, can take together."""
+def leakage(
+    margin: Float[np.ndarray, "..."], others: Int[np.ndarray, "..."]
+) -> Float[np.ndarray, "..."]:
+    """The largest weight that ``others`` keys, all at least ``margin`` below one, can take
+    together.
+    """
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(1 / (1 + np.exp(margin) / others))
 
@@ -226,15 +310,18 @@ def bound_of_queries(tables: PlaceTables, queries: Queries) -> Bound:
 def _margin_and_error(tables: PlaceTables, queries: Queries) -> tuple[float, float]:
     place, keys, wanted, others, target = queries
     scores = tables.scores.ravel().take(place * len(tables.scores) + keys)
-    best, worst = np.where(wanted, scores, -np.inf).max(axis=0), np.where(wanted, scores, np.inf).min(axis=0)
-    margin, spread = best - np.where(others, scores, -np.inf).max(axis=0), best - worst
+    best = np.where(wanted, scores, -np.inf).max(axis=0)
+    worst = np.where(wanted, scores, np.inf).min(axis=0)
+    margin = best - np.where(others, scores, -np.inf).max(axis=0)
+    spread = best - worst
     leaked = leakage(margin - tables.score_rounding, others.sum(axis=0))
     uneven = np.tanh((spread + tables.score_rounding) / 4)
     # Products with 0 and 1 leave out keys faster than np.where does.
     difference = tables.values.T.take(keys, axis=1) - target[:, None]
     on_wanted = difference * wanted.astype(float)
     missed = np.abs(on_wanted.sum(axis=1)) / wanted.sum(axis=0)
-    # Unwanted keys count as 0 here: a mean that is missed lies to one side of it, and the range only grows.
+    # Unwanted keys count as 0 here: a mean that is missed lies to one side of it, and the range
+    # only grows.
     span = on_wanted.max(axis=1) - on_wanted.min(axis=1)
     distance = np.abs(difference * others.astype(float)).max(axis=1)
     return float(margin.min()), float((missed + uneven * span + leaked * distance).max())
@@ -242,16 +329,24 @@ def _margin_and_error(tables: PlaceTables, queries: Queries) -> tuple[float, flo
 
 @np.errstate(over="ignore", invalid="ignore")
 def bound_of_pairs(tables: PlaceTables, description: Description) -> Bound:
-    """The bound for every sequence of the description's space, from pairs of places; see the module's text."""
-    ideal, values, rounding = description.place_values, tables.values, tables.score_rounding
+    """The bound for every sequence of the description's space, from pairs of places; see the
+    module's text.
+    """
+    ideal = description.place_values
+    values = tables.values
+    rounding = tables.score_rounding
     others = np.array(description.space.num_positions - 1)
-    margins, errors = [], []
+    margins = []
+    errors = []
     for case in tier_cases(description.space, description.table.tiers, tables.scores):
-        wanted, lower = values[case.wanted], values[case.lower]
+        wanted = values[case.wanted]
+        lower = values[case.lower]
         missed = np.abs(wanted - ideal[case.wanted]).max(axis=0)
         span = wanted.max(axis=0) - wanted.min(axis=0)
-        low, high = ideal[case.wanted].min(axis=0), ideal[case.wanted].max(axis=0)
-        above, below = lower.max(axis=0, initial=-np.inf) - low, high - lower.min(axis=0, initial=np.inf)
+        low = ideal[case.wanted].min(axis=0)
+        high = ideal[case.wanted].max(axis=0)
+        above = lower.max(axis=0, initial=-np.inf) - low
+        below = high - lower.min(axis=0, initial=np.inf)
         distance = np.maximum(np.maximum(above, below), 0.0)
         leaked = leakage(case.margin - rounding, others)
         uneven = np.tanh((case.spread + rounding) / 4)
@@ -261,10 +356,12 @@ def bound_of_pairs(tables: PlaceTables, description: Description) -> Bound:
 
 
 class TierCase(NamedTuple):
-    """Some query places that have one tier as their highest: its places are ``wanted``, those of lower tiers ``lower``.
+    """Some query places that have one tier as their highest: its places are ``wanted``, those of
+    lower tiers ``lower``.
 
     Attributes:
-        margin: For each query the lowest score of the tier less the highest of lower tiers; infinite without any.
+        margin: For each query the lowest score of the tier less the highest of lower tiers;
+            infinite without any.
         spread: For each query the highest score of the tier less its lowest.
     """
 
@@ -276,11 +373,16 @@ class TierCase(NamedTuple):
 
 
 def tier_cases(
-    space: SequenceSpace, tiers: Int[np.ndarray, "query key"], scores: Float[np.ndarray, "query key"]
+    space: SequenceSpace,
+    tiers: Int[np.ndarray, "query key"],
+    scores: Float[np.ndarray, "query key"],
 ) -> Iterator[TierCase]:
-    """Every tier that can be the highest one of a judged query, with the queries whose places are told apart alike."""
+    """Every tier that can be the highest one of a judged query, with the queries whose places are
+    told apart alike.
+    """
     possible = possible_pairs(space)
-    highest, lowest = np.where(possible, scores, -np.inf), np.where(possible, scores, np.inf)
+    highest = np.where(possible, scores, -np.inf)
+    lowest = np.where(possible, scores, np.inf)
     floors = lowest_best_tier(space, tiers)
     groups: dict[bytes, list[int]] = {}
     for query in range(int(space.has_cls), len(tiers)):
@@ -288,7 +390,8 @@ def tier_cases(
     for group in groups.values():
         row = tiers[group[0]]
         for tier in np.unique(row).tolist():
-            wanted, lower = row == tier, row < tier
+            wanted = row == tier
+            lower = row < tier
             queries = np.array([query for query in group if floors[query] <= tier], dtype=np.int64)
             queries = queries[possible[np.ix_(queries, wanted)].any(axis=1)]
             if not len(queries):
@@ -299,8 +402,11 @@ def tier_cases(
             yield TierCase(queries, wanted, lower, bottom - below, top - bottom)
 
 
-def lowest_best_tier(space: SequenceSpace, tiers: Int[np.ndarray, "query key"]) -> Int[np.ndarray, " query"]:
-    """For each query place, a tier that some key of its sequence is sure to reach, whatever the other letters are.
+def lowest_best_tier(
+    space: SequenceSpace, tiers: Int[np.ndarray, "query key"]
+) -> Int[np.ndarray, " query"]:
+    """For each query place, a tier that some key of its sequence is sure to reach, whatever the
+    other letters are.
 
     A query meets itself, CLS where there is one, and some letter at every earlier position.
     """

@@ -1,32 +1,34 @@
 r"""The QK and OV circuits of a head: the two maps that its weights determine uniquely.
 
-Km and Qm only occur as a product. For input vectors x, with their positions, the score of a query and a key is
+Km and Qm only occur as a product. For input vectors x, with their positions, the score of a query
+and a key is
 
     score = x_query C x_keyᵀ        C = Qm Kmᵀ / sqrt(qk_dim)
 
-so for every invertible M, ``Km M`` and ``Qm M⁻ᵀ`` are the same head: ``Qm M⁻ᵀ Mᵀ Kmᵀ = Qm Kmᵀ``. Single entries of Km
-and Qm mean nothing; the QK circuit C does. The same holds for the coordinates of the position vectors: ``pos M`` with
-``M⁻¹`` times the rows of Km, Qm and Vm that belong to them. Scores between *places* (a token at a position) are free of
-both choices.
+so for every invertible M, ``Km M`` and ``Qm M⁻ᵀ`` are the same head: ``Qm M⁻ᵀ Mᵀ Kmᵀ = Qm Kmᵀ``.
+Single entries of Km and Qm mean nothing; the QK circuit C does. The same holds for the coordinates
+of the position vectors: ``pos M`` with ``M⁻¹`` times the rows of Km, Qm and Vm that belong to them.
+Scores between *places* (a token at a position) are free of both choices.
 
 What the softmax ignores: a query i of a sequence with places S gives place j the weight
-``exp(s_ij) / sum_{k in S} exp(s_ik)``, so a number c_i added to the whole row cancels. Nothing else does: every
-sequence with query i has i itself among its keys, and ``log(w_ij / w_ii) = s_ij - s_ii`` for every j in it. So the
-attention over all sequences determines exactly the differences within a row, for all keys j that can occur in a
-sequence with i. (Another token at the query's own position cannot.) :func:`centred_scores` therefore subtracts one
-constant per query place, the mean over the possible keys.
+``exp(s_ij) / sum_{k in S} exp(s_ik)``, so a number c_i added to the whole row cancels. Nothing else
+does: every sequence with query i has i itself among its keys, and ``log(w_ij / w_ii) = s_ij -
+s_ii`` for every j in it. So the attention over all sequences determines exactly the differences
+within a row, for all keys j that can occur in a sequence with i. (Another token at the query's own
+position cannot.) :func:`centred_scores` therefore subtracts one constant per query place, the mean
+over the possible keys.
 
-Values have no such freedom: weights add up to 1, so a constant added to all values moves every output by it. Values are
-compared as they are, including those of places to which no query attends.
+Values have no such freedom: weights add up to 1, so a constant added to all values moves every
+output by it. Values are compared as they are, including those of places to which no query attends.
 
-Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", QK and OV circuits. Here the output
-matrix is the identity, so Vm is the OV circuit.
+Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", QK and OV circuits.
+Here the output matrix is the identity, so Vm is the OV circuit.
 """
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights
 
@@ -35,9 +37,11 @@ _ROUNDING = 1e-12
 
 
 def qk_circuit(weights: HeadWeights) -> Float[np.ndarray, "inputs inputs"]:
-    """``Qm Kmᵀ / sqrt(qk_dim)``: the score of each input entry as a query (rows) with each as a key (columns).
+    """``Qm Kmᵀ / sqrt(qk_dim)``: the score of each input entry as a query (rows) with each as a key
+    (columns).
 
-    The first ``input_dim`` rows and columns are the tokens, the others the coordinates of the position vectors.
+    The first ``input_dim`` rows and columns are the tokens, the others the coordinates of the
+    position vectors.
     """
     return weights.Qm @ weights.Km.T / np.sqrt(weights.qk_dim)
 
@@ -45,9 +49,11 @@ def qk_circuit(weights: HeadWeights) -> Float[np.ndarray, "inputs inputs"]:
 def qk_parts(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts parts"]:
     """The QK circuit between tokens and positions: a score is the sum of four entries of it.
 
-    ``score((t, p), (u, q)) = part[t, u] + part[t, q] + part[p, u] + part[p, q]``. A row and a column for each token
-    and, where the head has positions, one for each position. The sums are well defined, their division among the four
-    blocks is one of many: what is constant along a block's rows or columns can move to its neighbour.
+    ``score((t, p), (u, q)) = part[t, u] + part[t, q] + part[p, u] + part[p, q]``. A row and a
+    column for each token and, where the head has positions, one for each position. The sums are
+    well defined, their division among the four
+    blocks is one of many: what is constant along a block's rows or columns can move to its
+    neighbour.
     """
     inputs = _part_inputs(weights, space)
     return inputs @ qk_circuit(weights) @ inputs.T
@@ -58,22 +64,32 @@ def qk_between_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.nd
     inputs = place_inputs(weights, space)
     with np.errstate(over="ignore", invalid="ignore"):
         scores = inputs @ qk_circuit(weights) @ inputs.T
-    require(bool(np.isfinite(scores).all()), "scores beyond float64", "scores below 1.8e308", "Scale Km or Qm down.")
+    if not bool(np.isfinite(scores).all()):
+        raise InputError(
+            got="scores beyond float64",
+            expected="scores below 1.8e308",
+            fix="Scale Km or Qm down.",
+        )
     return scores
 
 
 def possible_pairs(space: SequenceSpace) -> Bool[np.ndarray, "query key"]:
-    """Which pairs of places can occur in one sequence: those at different positions, and each place with itself."""
+    """Which pairs of places can occur in one sequence: those at different positions, and each place
+    with itself.
+    """
     tokens, positions = space.places
     return np.asarray((positions[:, None] != positions) | (tokens[:, None] == tokens))
 
 
 def centred_scores(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "query key"]:
-    """The scores between places without what the softmax ignores: each row minus its mean over the possible keys.
+    """The scores between places without what the softmax ignores: each row minus its mean over the
+    possible keys.
 
-    NaN where the two places cannot occur in one sequence. Heads with equal attention everywhere have equal tables.
+    NaN where the two places cannot occur in one sequence. Heads with equal attention everywhere
+    have equal tables.
     """
-    scores, possible = qk_between_places(weights, space), possible_pairs(space)
+    scores = qk_between_places(weights, space)
+    possible = possible_pairs(space)
     centred = scores - scores.mean(axis=1, keepdims=True, where=possible)
     # Rounding errors would otherwise be all that is left of a head with uniform attention.
     centred[np.abs(centred) <= _ROUNDING * np.abs(scores).max(axis=1, keepdims=True)] = 0.0
@@ -81,17 +97,23 @@ def centred_scores(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarr
 
 
 def value_circuit(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts v_dim"]:
-    """The value of every token and, if the head has positions, of every position; a place's value is their sum."""
+    """The value of every token and, if the head has positions, of every position; a place's value
+    is their sum.
+    """
     return _part_inputs(weights, space) @ weights.Vm
 
 
-def values_at_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "place v_dim"]:
+def values_at_places(
+    weights: HeadWeights, space: SequenceSpace
+) -> Float[np.ndarray, "place v_dim"]:
     """The value of every place, ordered as ``space.places``."""
     return place_inputs(weights, space) @ weights.Vm
 
 
 def part_names(weights: HeadWeights, space: SequenceSpace) -> list[str]:
-    """Names of the rows of :func:`qk_parts` and :func:`value_circuit`: tokens, then positions as ``@0``."""
+    """Names of the rows of :func:`qk_parts` and :func:`value_circuit`: tokens, then positions as
+    ``@0``.
+    """
     positions = [f"@{CLS}"] * space.has_cls + [f"@{index}" for index in range(space.max_len)]
     return [*space.token_names, *(positions if weights.pos is not None else [])]
 
@@ -105,7 +127,8 @@ def place_names(space: SequenceSpace) -> list[str]:
 def circuit_tables(
     weights: HeadWeights, space: SequenceSpace
 ) -> tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"], list[str]]:
-    """What a figure of a head shows: scores less what the softmax ignores, values, and the names of their rows.
+    """What a figure of a head shows: scores less what the softmax ignores, values, and the names of
+    their rows.
 
     The rows are the places, or the tokens for a head without positions.
     """
@@ -117,24 +140,40 @@ def circuit_tables(
 
 
 def change_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
-    """The same head with keys and queries in another basis, ``Km M`` and ``Qm M⁻ᵀ``: equal outputs up to rounding."""
+    """The same head with keys and queries in another basis, ``Km M`` and ``Qm M⁻ᵀ``: equal outputs
+    up to rounding.
+    """
     _require_basis(matrix, weights.qk_dim, "qk_dim")
-    return HeadWeights(weights.Km @ matrix, np.linalg.solve(matrix, weights.Qm.T).T, weights.Vm, weights.pos)
+    return HeadWeights(
+        weights.Km @ matrix, np.linalg.solve(matrix, weights.Qm.T).T, weights.Vm, weights.pos
+    )
 
 
-def change_position_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
-    """The same head with ``pos M`` for its position vectors, and M⁻¹ times their rows of Km, Qm and Vm."""
-    require(weights.pos is not None, "a head without pos", "a head with positions", "Use change_basis instead.")
+def change_position_basis(
+    weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]
+) -> HeadWeights:
+    """The same head with ``pos M`` for its position vectors, and M⁻¹ times their rows of Km, Qm and
+    Vm.
+    """
+    if weights.pos is None:
+        raise InputError(
+            got="a head without pos",
+            expected="a head with positions",
+            fix="Use change_basis instead.",
+        )
     _require_basis(matrix, weights.pos_dim, "pos_dim")
     changed = weights.matrices
-    pos, first = changed.pop("pos"), weights.input_dim
+    pos = changed.pop("pos")
+    first = weights.input_dim
     for name, rows in changed.items():
         changed[name] = np.concatenate([rows[:first], np.linalg.solve(matrix, rows[first:])])
     return HeadWeights(**changed, pos=pos @ matrix)
 
 
 def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
-    """A random, well conditioned change of basis: an orthogonal matrix with its columns scaled by 1/2 to 2."""
+    """A random, well conditioned change of basis: an orthogonal matrix with its columns scaled by
+    1/2 to 2.
+    """
     require_positive(size=size)
     rng = np.random.default_rng(seed)
     orthogonal, triangular = np.linalg.qr(rng.standard_normal((size, size)))
@@ -143,46 +182,84 @@ def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
 
 
 def in_random_bases(weights: HeadWeights, seed: int) -> HeadWeights:
-    """The same head in random bases of keys and, where there are positions, of position vectors; outputs are equal."""
+    """The same head in random bases of keys and, where there are positions, of position vectors;
+    outputs are equal.
+    """
     moved = change_basis(weights, random_basis(weights.qk_dim, seed))
-    return moved if moved.pos is None else change_position_basis(moved, random_basis(weights.pos_dim, seed + 1))
+    if moved.pos is None:
+        return moved
+    return change_position_basis(moved, random_basis(weights.pos_dim, seed + 1))
 
 
 def _part_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts inputs"]:
     """The input vector's share of each token and of each position."""
     require_fits(weights, space)
-    tokens, pos = space.num_tokens, np.empty((0, 0)) if weights.pos is None else weights.pos[: space.num_positions]
+    tokens = space.num_tokens
+    if weights.pos is None:
+        pos = np.empty((0, 0))
+    else:
+        pos = weights.pos[: space.num_positions]
     parts = np.eye(tokens + len(pos), tokens + weights.pos_dim)
     parts[tokens:, tokens:] = pos
     return parts
 
 
 def place_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "place inputs"]:
-    """The head's input for each place: the token's one-hot vector, then the position's vector, if any."""
+    """The head's input for each place: the token's one-hot vector, then the position's vector, if
+    any.
+    """
     parts = _part_inputs(weights, space)
     tokens, positions = space.places
-    return parts[tokens] if weights.pos is None else parts[tokens] + parts[space.num_tokens + positions]
+    if weights.pos is None:
+        return parts[tokens]
+    return parts[tokens] + parts[space.num_tokens + positions]
 
 
 def require_fits(weights: HeadWeights, space: SequenceSpace) -> None:
-    """Raise :class:`InputError` unless the matrices have a row for each token and each position of ``space``."""
-    cls, position = " and CLS" if space.has_cls else "", "" if weights.pos is None else " and the position"
+    """Raise :class:`InputError` unless the matrices have a row for each token and each position of
+    ``space``.
+    """
+    cls = " and CLS" if space.has_cls else ""
+    position = "" if weights.pos is None else " and the position"
     got = f"Km of shape {list(weights.Km.shape)} with pos of {weights.pos_dim} columns"
     got += f", so inputs of length {weights.input_dim}"
     expected = f"{space.num_tokens} + {weights.pos_dim} = {space.num_tokens + weights.pos_dim} rows"
     expected += f", for {len(space.letters)} letters{cls}{position}"
     fix = "Give Km, Qm and Vm one row for each token and below them one for each column of pos."
-    require(weights.input_dim == space.num_tokens, got, expected, fix)
+    if weights.input_dim != space.num_tokens:
+        raise InputError(
+            got=got,
+            expected=expected,
+            fix=fix,
+        )
     rows = weights.max_seq_len
-    got, expected = f"pos of shape {[rows, weights.pos_dim]}", f"at least {space.num_positions} rows"
+    got = f"pos of shape {[rows, weights.pos_dim]}"
+    expected = f"at least {space.num_positions} rows"
     fix = f"Give pos a row for each position of the longest sequence{', CLS included' if space.has_cls else ''}."
-    require(rows is None or rows >= space.num_positions, got, expected, fix)
+    if rows is not None and not rows >= space.num_positions:
+        raise InputError(
+            got=got,
+            expected=expected,
+            fix=fix,
+        )
 
 
 def _require_basis(matrix: Float[np.ndarray, "rows columns"], size: int, name: str) -> None:
     got = f"a change of basis of shape {list(matrix.shape)}"
-    require(matrix.shape == (size, size), got, f"[{size}, {size}], {name} x {name}", "Use random_basis() for one.")
-    condition = float(np.linalg.cond(matrix)) if np.isfinite(matrix).all() else np.nan
+    if matrix.shape != (size, size):
+        raise InputError(
+            got=got,
+            expected=f"[{size}, {size}], {name} x {name}",
+            fix="Use random_basis() for one.",
+        )
+    if np.isfinite(matrix).all():
+        condition = float(np.linalg.cond(matrix))
+    else:
+        condition = np.nan
     got = f"a change of basis of condition {condition:.2g}"
-    expected = f"a finite, invertible matrix of condition at most {_WORST_CONDITION:.0e}"
-    require(condition <= _WORST_CONDITION, got, expected, "Use a better conditioned one, such as random_basis().")
+    if not condition <= _WORST_CONDITION:
+        raise InputError(
+            got=got,
+            expected=f"a finite, invertible matrix of condition at most {_WORST_CONDITION:.0e}",
+            fix="Use a better conditioned one, such as random_basis().",
+        )

@@ -1,14 +1,20 @@
 """Descriptions of heads: which places a query attends to, by selectors, and the values of places.
 
-A head's score is a bilinear form of query and key, so the scores of several relations add up. A :class:`Selector` has
-two parts: its *meaning* (integer tiers of keys) and the *scores* that implement it exactly (a sum of relations).
-:mod:`glassformer.handcraft.designs` checks that the scores order the keys as the tiers do, and builds the weights.
+A head's score is a bilinear form of query and key, so the scores of several relations add up. A
+:class:`Selector` has
+two parts: its *meaning* (integer tiers of keys) and the *scores* that implement it exactly (a sum
+of relations).
+:mod:`glassformer.handcraft.designs` checks that the scores order the keys as the tiers do, and
+builds the weights.
 
-The meaning: every query attends, equally, to those keys of the sequence that are in the highest tier present.
-``same_token().but_not(itself()).otherwise(token(CLS))`` puts other places with the same letter into tier 2, CLS into
-tier 1 and everything else into tier 0: attend to other places with my letter, and if there are none, to CLS.
+The meaning: every query attends, equally, to those keys of the sequence that are in the highest
+tier present. ``same_token().but_not(itself()).otherwise(token(CLS))`` puts other places with the
+same letter into tier 2, CLS into
+tier 1 and everything else into tier 0: attend to other places with my letter, and if there are
+none, to CLS.
 
-Source: the selectors of RASP, Weiss et al. 2021 (arXiv:2106.06981), section 3; hard attention from a large scale.
+Source: the selectors of RASP, Weiss et al. 2021 (arXiv:2106.06981), section 3; hard attention from
+a large scale.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.handcraft.sequences import Block, SequenceSpace
 
 
@@ -37,7 +43,9 @@ class Factors(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A selector evaluated for all pairs of places; ``scores`` are those of ``factors``, tier 0 is unwanted."""
+    """A selector evaluated for all pairs of places; ``scores`` are those of ``factors``, tier 0 is
+    unwanted.
+    """
 
     tiers: Int[np.ndarray, "query key"]
     scores: Float[np.ndarray, "query key"]
@@ -52,10 +60,13 @@ class Selector:
     table: Callable[[SequenceSpace], Table]
 
     def otherwise(self, fallback: Selector) -> Selector:
-        """The keys of this selector; for queries whose sequence has none of them, those of ``fallback``."""
+        """The keys of this selector; for queries whose sequence has none of them, those of
+        ``fallback``.
+        """
 
         def table(space: SequenceSpace) -> Table:
-            first, second = self.table(space), fallback.table(space)
+            first = self.table(space)
+            second = fallback.table(space)
             tiers = np.where(first.tiers > 0, first.tiers + second.tiers.max(), second.tiers)
             return _sum(tiers, first, second, _fallback_weight(space, first, second))
 
@@ -65,14 +76,16 @@ class Selector:
         """The keys of this selector that ``other`` does not select."""
 
         def table(space: SequenceSpace) -> Table:
-            first, second = self.table(space), other.table(space)
+            first = self.table(space)
+            second = other.table(space)
             return _sum(np.where(second.tiers > 0, 0, first.tiers), first, second, -1.0)
 
         return Selector(f"{self.text} but not {other.text}", table)
 
     def __and__(self, other: Selector) -> Selector:
         def table(space: SequenceSpace) -> Table:
-            first, second = self.table(space), other.table(space)
+            first = self.table(space)
+            second = other.table(space)
             return _sum((first.tiers > 0) & (second.tiers > 0), first, second, 1.0)
 
         return Selector(f"{self.text} and {other.text}", table)
@@ -85,9 +98,10 @@ class Description:
     Args:
         space: The sequences it is for.
         attend: Which places a query attends to.
-        values: The value of each token, numbers or lists of numbers of one length; zeros for omitted tokens. None gives
-            each letter its one-hot vector, and CLS zeros.
-        position_values: Added to the value for the position, ``[num_positions, v_dim]``; zeros when None.
+        values: The value of each token, numbers or lists of numbers of one length; zeros for
+            omitted tokens. None gives each letter its one-hot vector, and CLS zeros.
+        position_values: Added to the value for the position, ``[num_positions, v_dim]``; zeros when
+            None.
     """
 
     space: SequenceSpace
@@ -105,10 +119,17 @@ class Description:
         """The value map: a row for each token, then one for each position."""
         tokens = self._token_values()
         shape = (self.space.num_positions, tokens.shape[1])
-        positions = np.zeros(shape) if self.position_values is None else np.array(self.position_values, dtype=float)
+        if self.position_values is None:
+            positions = np.zeros(shape)
+        else:
+            positions = np.array(self.position_values, dtype=float)
         fits = positions.shape == shape and bool(np.isfinite(positions).all())
-        got, expected = f"position_values of shape {list(positions.shape)}", f"finite numbers of shape {list(shape)}"
-        require(fits, got, expected, "Give one row for each position, CLS first.")
+        if not fits:
+            raise InputError(
+                got=f"position_values of shape {list(positions.shape)}",
+                expected=f"finite numbers of shape {list(shape)}",
+                fix="Give one row for each position, CLS first.",
+            )
         return np.concatenate([tokens, positions])
 
     @cached_property
@@ -118,7 +139,9 @@ class Description:
         return self.value_rows[tokens] + self.value_rows[self.space.num_tokens + positions]
 
     def wanted(self, block: Block) -> Bool[np.ndarray, "sequence query key"]:
-        """The keys that each query should attend to: those in the highest tier present in its sequence."""
+        """The keys that each query should attend to: those in the highest tier present in its
+        sequence.
+        """
         place = self.space.place_of(block)
         tiers = self.table.tiers[place[:, :, None], place[:, None, :]]
         tiers = np.where(block.real[:, None, :], tiers, -1)
@@ -138,23 +161,47 @@ class Description:
             return np.eye(self.space.num_tokens, len(self.space.letters))
         names = self.space.token_names
         for name in self.values:
-            require(name in names, f"a value for {name!r}", f"values for {', '.join(names)}", "Name one of these.")
-        require(bool(self.values), "no values", "a value for at least one token", "Omit values for one-hot ones.")
+            if name not in names:
+                raise InputError(
+                    got=f"a value for {name!r}",
+                    expected=f"values for {', '.join(names)}",
+                    fix="Name one of these.",
+                )
+        if not bool(self.values):
+            raise InputError(
+                got="no values",
+                expected="a value for at least one token",
+                fix="Omit values for one-hot ones.",
+            )
         try:
-            rows = {name: np.atleast_1d(np.array(value, dtype=float)) for name, value in self.values.items()}
+            rows = {
+                name: np.atleast_1d(np.array(value, dtype=float))
+                for name, value in self.values.items()
+            }
         except (TypeError, ValueError) as error:
             expected = "a number or a list of numbers for each token"
             raise InputError(f"values {self.values!r}", expected, "Pass numbers.") from error
         shapes = sorted({row.shape for row in rows.values()})
-        fits = len(shapes) == 1 and len(shapes[0]) == 1 and all(np.isfinite(row).all() for row in rows.values())
-        fix = "Give every token a number, or lists of the same length."
-        require(fits, f"values of shapes {shapes}", "finite numbers, equally many for every token", fix)
+        fits = (
+            len(shapes) == 1
+            and len(shapes[0]) == 1
+            and all(np.isfinite(row).all() for row in rows.values())
+        )
+        if not fits:
+            raise InputError(
+                got=f"values of shapes {shapes}",
+                expected="finite numbers, equally many for every token",
+                fix="Give every token a number, or lists of the same length.",
+            )
         return np.stack([rows.get(name, np.zeros(shapes[0])) for name in names])
 
 
 def everything() -> Selector:
     """Every key equally: the output is the mean of all values."""
-    return _relation("everything", lambda space: Factors(*np.zeros((2, space.num_tokens + space.num_positions, 1))))
+    return _relation(
+        "everything",
+        lambda space: Factors(*np.zeros((2, space.num_tokens + space.num_positions, 1))),
+    )
 
 
 def same_token() -> Selector:
@@ -174,8 +221,16 @@ def itself() -> Selector:
 
 def previous(distance: int = 1) -> Selector:
     """The place ``distance`` before the query's."""
-    require(distance >= 1, f"distance = {distance}", "at least 1", "Use itself() for the query's own place.")
-    name = "the previous place" if distance == 1 else f"the place {distance} before"
+    if not distance >= 1:
+        raise InputError(
+            got=f"distance = {distance}",
+            expected="at least 1",
+            fix="Use itself() for the query's own place.",
+        )
+    if distance == 1:
+        name = "the previous place"
+    else:
+        name = f"the place {distance} before"
     return _by_positions(name, lambda query, key: query - key == distance)
 
 
@@ -194,7 +249,11 @@ def token(name: str) -> Selector:
 
     def factors(space: SequenceSpace) -> Factors:
         if name not in space.token_names:
-            raise InputError(f"the token {name!r}", f"one of {', '.join(space.token_names)}", "Name one of these.")
+            raise InputError(
+                f"the token {name!r}",
+                f"one of {', '.join(space.token_names)}",
+                "Name one of these.",
+            )
         return _from_any_query(space, space.token_names.index(name))
 
     return _relation(f"the token {name}", factors)
@@ -202,12 +261,20 @@ def token(name: str) -> Selector:
 
 def at_position(index: int) -> Selector:
     """The place of letter number ``index``, from 0, CLS not counted."""
-    require(index >= 0, f"index = {index}", "a position of at least 0", "Count letters from 0.")
+    if not index >= 0:
+        raise InputError(
+            got=f"index = {index}",
+            expected="a position of at least 0",
+            fix="Count letters from 0.",
+        )
 
     def factors(space: SequenceSpace) -> Factors:
-        got = f"position {index} of sequences of at most {space.max_len} letters"
-        fix = "Count letters from 0, or allow longer sequences."
-        require(index < space.max_len, got, f"a position below {space.max_len}", fix)
+        if not index < space.max_len:
+            raise InputError(
+                got=f"position {index} of sequences of at most {space.max_len} letters",
+                expected=f"a position below {space.max_len}",
+                fix="Count letters from 0, or allow longer sequences.",
+            )
         return _from_any_query(space, space.num_tokens + space.has_cls + index)
 
     return _relation(f"position {index}", factors)
@@ -217,7 +284,9 @@ def latest() -> Selector:
     """The last place of the sequence: the later a key, the higher its tier."""
     return _relation(
         "the last place",
-        lambda space: _from_any_query(space, slice(space.num_tokens, None), np.arange(1, space.num_positions + 1)),
+        lambda space: _from_any_query(
+            space, slice(space.num_tokens, None), np.arange(1, space.num_positions + 1)
+        ),
     )
 
 
@@ -244,13 +313,18 @@ def _by_positions(text: str, holds: Callable[[Any, Any], Any]) -> Selector:
         positions = np.arange(space.num_positions)
         no_token = np.zeros((space.num_tokens, space.num_positions))
         query = holds(positions[:, None], positions[None, :])
-        return Factors(np.concatenate([no_token, query]), np.concatenate([no_token, np.eye(space.num_positions)]))
+        return Factors(
+            np.concatenate([no_token, query]),
+            np.concatenate([no_token, np.eye(space.num_positions)]),
+        )
 
     return _relation(text, factors)
 
 
 def _from_any_query(space: SequenceSpace, key_rows: int | slice, scores: Any = 1) -> Factors:
-    """One column whose query side is 1 for every token, and whose key side is ``scores`` in ``key_rows``."""
+    """One column whose query side is 1 for every token, and whose key side is ``scores`` in
+    ``key_rows``.
+    """
     query, key = np.zeros((2, space.num_tokens + space.num_positions, 1))
     query[: space.num_tokens] = 1
     key[key_rows, 0] = scores
@@ -264,7 +338,9 @@ def _sum(tiers: Any, first: Table, second: Table, weight: float) -> Table:
 
 
 def _fallback_weight(space: SequenceSpace, first: Table, second: Table) -> float:
-    """The factor on the fallback's scores that puts its keys between the other keys and the wanted ones."""
+    """The factor on the fallback's scores that puts its keys between the other keys and the wanted
+    ones.
+    """
     judged = slice(int(space.has_cls), None)
     wanted = first.tiers[judged] > 0
     fallback = ~wanted & (second.tiers[judged] > 0)

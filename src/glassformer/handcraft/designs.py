@@ -1,10 +1,12 @@
 r"""Build the weights of a head from a description.
 
-A :class:`~glassformer.handcraft.description.Selector` is a weighted sum of relations, each given by two matrices. Their
-columns, concatenated, are those of Qm and Km, so that the score is the sum. A factor on Qm, the *sharpness*, turns the
-gaps between tiers into margins: with n keys, values that differ by at most D and a smallest gap g, an error of at most
-e needs ``ln((n - 1) D / e) / g``, since the leakage is below ``(n - 1) exp(-g sharpness)``
-(:mod:`glassformer.handcraft.bounds`). docs/concepts/heads.md lists what a single head cannot do.
+A :class:`~glassformer.handcraft.description.Selector` is a weighted sum of relations, each given by
+two matrices. Their columns, concatenated, are those of Qm and Km, so that the score is the sum. A
+factor on Qm, the *sharpness*, turns the
+gaps between tiers into margins: with n keys, values that differ by at most D and a smallest gap g,
+an error of at most e needs ``ln((n - 1) D / e) / g``, since the leakage is below ``(n - 1) exp(-g
+sharpness)`` (:mod:`glassformer.handcraft.bounds`). docs/concepts/heads.md lists what a single head
+cannot do.
 """
 
 import math
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glassformer.errors import InputError, require, require_above_zero
+from glassformer.errors import InputError, require_above_zero
 from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, PlaceTables, bound_of_pairs, tier_cases
 from glassformer.handcraft.description import Description
 from glassformer.handcraft.single_head import HeadWeights
@@ -39,21 +41,32 @@ class Design:
 
 
 def build(description: Description, largest_error: float = 1e-9) -> Design:
-    """The weights of a head that does what ``description`` says, to within ``largest_error``, on every sequence.
+    """The weights of a head that does what ``description`` says, to within ``largest_error``, on
+    every sequence.
 
-    Tokens and positions are one-hot. If the description mentions no position, the head has none and takes sequences of
-    any length. The sharpness is the smallest integer that gives ``largest_error``, in the units of the values.
+    Tokens and positions are one-hot. If the description mentions no position, the head has none and
+    takes sequences of any length. The sharpness is the smallest integer that gives
+    ``largest_error``, in the units of the values.
     """
     require_above_zero(largest_error=largest_error)
-    sharpness, space = needed_sharpness(description, largest_error), description.space
-    (query, key), values, tokens = description.table.factors, description.value_rows, slice(space.num_tokens)
+    sharpness = needed_sharpness(description, largest_error)
+    space = description.space
+    (query, key), values, tokens = (
+        description.table.factors,
+        description.value_rows,
+        slice(space.num_tokens),
+    )
     query = sharpness * math.sqrt(key.shape[1]) * query + 0.0  # turns -0 into 0
     weights = HeadWeights(key, query, values, np.eye(space.num_positions))
     if not any(matrix[space.num_tokens :].any() for matrix in (query, key, values)):
         weights = HeadWeights(key[tokens], query[tokens], values[tokens])
     bound = bound_of_pairs(PlaceTables.of(weights, space, FLOAT64_ROUNDOFF), description)
-    expected = f"at least {bound.error:.2g}, the rounding error in float64"
-    require(bound.error <= largest_error, f"largest_error = {largest_error}", expected, "Allow a larger error.")
+    if not bound.error <= largest_error:
+        raise InputError(
+            got=f"largest_error = {largest_error}",
+            expected=f"at least {bound.error:.2g}, the rounding error in float64",
+            fix="Allow a larger error.",
+        )
     return Design(weights, description, sharpness, bound.margin, bound.error)
 
 
@@ -61,20 +74,28 @@ def design(task: Task, largest_error: float = 1e-9) -> Design:
     """The head that solves ``task`` as its description says."""
     if task.description is None:
         fix = "Write a Description for it, if a single head can do it, and call build()."
-        raise InputError(f"the task {task.name!r}, which has no description", "a task with a description", fix)
+        raise InputError(
+            f"the task {task.name!r}, which has no description", "a task with a description", fix
+        )
     return build(task.description, largest_error)
 
 
 def needed_sharpness(description: Description, largest_error: float) -> float:
     """The sharpness that keeps every error at or below ``largest_error``: an integer of at least 1."""
-    space, table, gap = description.space, description.table, math.inf
+    space = description.space
+    table = description.table
+    gap = math.inf
     for case in tier_cases(space, table.tiers, table.scores):
         for query in case.queries[(case.spread > _SAME) | (case.margin < _SAME)][:1].tolist():
             token, position = (each[query] for each in space.places)
             name = f"{space.token_names[token]} at position {position - space.has_cls}"
             got = f"{description}, for which the query {name} cannot score its keys"
-            expected = "relations whose sum is equal for all keys of a tier, and lower for lower tiers"
-            raise InputError(got, expected, "A single head adds its relations. Use fewer of them, or two heads.")
+            expected = (
+                "relations whose sum is equal for all keys of a tier, and lower for lower tiers"
+            )
+            raise InputError(
+                got, expected, "A single head adds its relations. Use fewer of them, or two heads."
+            )
         gap = min(gap, float(case.margin.min()))
     values = description.place_values
     difference = float((values.max(axis=0) - values.min(axis=0)).max())
@@ -82,7 +103,9 @@ def needed_sharpness(description: Description, largest_error: float) -> float:
     if math.isinf(gap) or difference == 0 or others == 0:
         return 1.0
     # Half of the error is reserved for rounding.
-    return float(max(1, math.ceil((math.log(2 * others * difference) - math.log(largest_error)) / gap)))
+    return float(
+        max(1, math.ceil((math.log(2 * others * difference) - math.log(largest_error)) / gap))
+    )
 
 
 def designable() -> list[str]:

@@ -1,33 +1,40 @@
-r"""An induction circuit by hand: a decoder of two attention-only layers with one head each, built and verified.
+r"""An induction circuit by hand: a decoder of two attention-only layers with one head each, built
+and verified.
 
-What it computes: after the start token and some letters, the prediction at each letter is the letter that followed its
-latest earlier occurrence, and the start token where it has not occurred before.
+What it computes: after the start token and some letters, the prediction at each letter is the
+letter that followed its latest earlier occurrence, and the start token where it has not occurred
+before.
 
-How: the stream has the parts *token*, *previous*, *answer* and a constant 1. The head of layer 0 attends to the
-previous place and copies its token into *previous*. The head of layer 1 attends to the latest place whose *previous* is
-the query's *token*, or else to the start, and copies that place's token into *answer*, which the output reads.
+How: the stream has the parts *token*, *previous*, *answer* and a constant 1. The head of layer 0
+attends to the previous place and copies its token into *previous*. The head of layer 1 attends to
+the latest place whose *previous* is the query's *token*, or else to the start, and copies that
+place's token into *answer*, which the output reads.
 
-The bound of :func:`verify_induction` takes the weights alone and holds for every text up to the model's length:
+The bound of :func:`verify_induction` takes the weights alone and holds for every text up to the
+model's length:
 
-1. A head whose wanted key is ahead of all others by a margin m gives others at most ``n e^-m / (1 + n e^-m)`` together
-   (:func:`~glassformer.handcraft.bounds.leakage`), so its output is within that share of the largest distance of two
-   values from the wanted value.
-2. In layer 0 the margin is a minimum over all pairs of tokens and all distances. After it, the stream of a place is one
-   of (letters + 1)² ideal vectors, given by its token and the previous one, up to an error of bounded length.
+1. A head whose wanted key is ahead of all others by a margin m gives others at most ``n e^-m / (1 +
+   n e^-m)`` together (:func:`~glassformer.handcraft.bounds.leakage`), so its output is within that
+   share of the largest distance of two values from the wanted value.
+2. In layer 0 the margin is a minimum over all pairs of tokens and all distances. After it, the
+   stream of a place is one of (letters + 1)² ideal vectors, given by its token and the previous
+   one, up to an error of bounded length.
 3. RMSNorm maps a vector x to ``sqrt(h) g x / |x|``, so an error of length d becomes at most
-   ``max|g| sqrt(h) d / (|x| - d)``, which moves the scores of layer 1 by a bounded amount. Its margin is a minimum over
-   all ideal queries and keys at all distances: a match at distance d against non-matches at smaller distances and
-   anything at larger ones; the start against non-matches.
+   ``max|g| sqrt(h) d / (|x| - d)``, which moves the scores of layer 1 by a bounded amount. Its
+   margin is a minimum over all ideal queries and keys at all distances: a match at distance d
+   against non-matches at smaller distances and anything at larger ones; the start against
+   non-matches.
 4. In the same way, the difference of two logits is that of ideal vectors up to a bounded error.
 
 Rounding, with unit roundoff u, hidden width h, head width d, n positions and ``gamma(N, u)`` of
 :mod:`glassformer.handcraft.bounds`: a norm is off by ``gamma(h + 8, u)`` of itself, a score by
 ``gamma(2 h + d + 24, u)`` times the sum of the sizes of its products, what a head adds by
-``gamma(2 (h + d) + n + 64, u)`` times that of its own, with exponentials exact to 20 units in the last place; all of it
-again with the unit roundoff of float64, in which the bound is computed. Angles are computed in float32: each is off by
-at most ``(n + 4) 2^-21`` radians.
+``gamma(2 (h + d) + n + 64, u)`` times that of its own, with exponentials exact to 20 units in the
+last place; all of it again with the unit roundoff of float64, in which the bound is computed.
+Angles are computed in float32: each is off by at most ``(n + 4) 2^-21`` radians.
 
-Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895; Elhage et al. 2021.
+Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895; Elhage et
+al. 2021.
 """
 
 import json
@@ -42,7 +49,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, gamma, leakage, require_as_built
 from glassformer.handcraft.proof_settings import proof_settings
 from glassformer.handcraft.sequences import SequenceSpace, format_count
@@ -80,12 +87,14 @@ _SAMPLES = 1000
 
 
 class RotaryHead:
-    """The head of a layer of a decoder in the half-split layout, whose weights are written as a sum of relations.
+    """The head of a layer of a decoder in the half-split layout, whose weights are written as a sum
+    of relations.
 
-    The residual stream is divided into *parts*: ranges of coordinates with the one-hot vector of a token, and a
-    coordinate ``one`` that is 1 everywhere. Pair f of a query's and a key's coordinates adds
-    ``cos(distance theta_f + angle)`` times both lengths to their score, so fast pairs tell distances apart, and slow
-    ones compare contents at any distance. Each relation has pairs of its own.
+    The residual stream is divided into *parts*: ranges of coordinates with the one-hot vector of a
+    token, and a coordinate ``one`` that is 1 everywhere. Pair f of a query's and a key's
+    coordinates adds ``cos(distance theta_f + angle)`` times both lengths to their score, so fast
+    pairs tell distances apart, and slow ones compare contents at any distance. Each relation has
+    pairs of its own.
     """
 
     def __init__(self, model: Decoder, layer: int) -> None:
@@ -94,10 +103,14 @@ class RotaryHead:
         turns = torch.arange(self._pairs, dtype=torch.float64) / self._pairs
         self.frequencies = torch.pow(model.config.rope_base, -turns)
         maps = attention.query, attention.key, attention.value, attention.output
-        self._query, self._key, self._value, self._output = (each.weight.detach().zero_() for each in maps)
+        self._query, self._key, self._value, self._output = (
+            each.weight.detach().zero_() for each in maps
+        )
 
     def at_distance(self, distance: int, weight: float, pairs: Sequence[int], one: int) -> None:
-        """Score the key ``distance`` before the query by ``weight`` for each of some fast pairs, others less."""
+        """Score the key ``distance`` before the query by ``weight`` for each of some fast pairs,
+        others less.
+        """
         for pair in pairs:
             self._write(pair, one, one, weight, -distance * float(self.frequencies[pair]))
 
@@ -106,7 +119,9 @@ class RotaryHead:
         self._write(pair, one, one, weight, math.pi / 4)
 
     def match(self, query: range, key: range, weight: float, pairs: Sequence[int]) -> None:
-        """Score keys whose part ``key`` equals the query's part ``query`` by ``weight cos(distance theta)``."""
+        """Score keys whose part ``key`` equals the query's part ``query`` by ``weight cos(distance
+        theta)``.
+        """
         for pair, asks, answers in zip(pairs, query, key, strict=True):
             self._write(pair, asks, answers, weight)
 
@@ -121,7 +136,12 @@ class RotaryHead:
 
     def _write(self, pair: int, query: int, key: int, weight: float, angle: float = 0.0) -> None:
         free = not bool(self._key[pair].any())
-        require(free, f"pair {pair}, which has a relation", "a free pair", "Use a larger head_dim.")
+        if not free:
+            raise InputError(
+                got=f"pair {pair}, which has a relation",
+                expected="a free pair",
+                fix="Use a larger head_dim.",
+            )
         length = weight * math.sqrt(2 * self._pairs)
         self._query[pair, query] = length * math.cos(angle)
         self._query[pair + self._pairs, query] = length * math.sin(angle)
@@ -129,16 +149,22 @@ class RotaryHead:
 
 
 def distance_gap(frequencies: Float[Tensor, " pair"], distance: int, longest: int) -> float:
-    """The least difference in score, for weight 1, of the key at ``distance`` from one at another of up to ``longest``.
+    """The least difference in score, for weight 1, of the key at ``distance`` from one at another
+    of up to ``longest``.
 
-    It is the gap of :meth:`RotaryHead.at_distance`: ``sum over pairs of 1 - cos((d - distance) theta)``.
+    It is the gap of :meth:`RotaryHead.at_distance`: ``sum over pairs of 1 - cos((d - distance)
+    theta)``.
     """
     away = torch.arange(longest + 1, dtype=torch.float64) - distance
     return float((1 - torch.outer(away[away != 0], frequencies).cos()).sum(1).min())
 
 
-def induction_target(texts: Int[np.ndarray, "text letter"], start: int) -> Int[np.ndarray, "text letter"]:
-    """For each letter, the one that followed its latest earlier occurrence; ``start`` where it is new."""
+def induction_target(
+    texts: Int[np.ndarray, "text letter"], start: int
+) -> Int[np.ndarray, "text letter"]:
+    """For each letter, the one that followed its latest earlier occurrence; ``start`` where it is
+    new.
+    """
     targets = np.full_like(texts, start)
     for place in range(1, texts.shape[1]):
         for earlier in range(place):
@@ -147,8 +173,11 @@ def induction_target(texts: Int[np.ndarray, "text letter"], start: int) -> Int[n
     return targets
 
 
-def build_induction(letters: str, max_len: int, *, margin: float = 30.0, confidence: float = 20.0) -> Decoder:
-    """The decoder of this module for texts of a start token and up to ``max_len`` letters, in float32.
+def build_induction(
+    letters: str, max_len: int, *, margin: float = 30.0, confidence: float = 20.0
+) -> Decoder:
+    """The decoder of this module for texts of a start token and up to ``max_len`` letters, in
+    float32.
 
     Tokens are the letters in their order, the start token last.
 
@@ -158,8 +187,14 @@ def build_induction(letters: str, max_len: int, *, margin: float = 30.0, confide
         confidence: By which the wanted logit is ahead.
     """
     space = SequenceSpace(tuple(letters), max_len, has_cls=True)
-    require(margin > 0 and confidence > 0, f"margin = {margin}, confidence = {confidence}", "above 0", "Use 30 and 20.")
-    tokens, start = space.num_tokens, space.num_tokens - 1
+    if not (margin > 0 and confidence > 0):
+        raise InputError(
+            got=f"margin = {margin}, confidence = {confidence}",
+            expected="above 0",
+            fix="Use 30 and 20.",
+        )
+    tokens = space.num_tokens
+    start = space.num_tokens - 1
     token, previous, answer = (range(part * tokens, (part + 1) * tokens) for part in range(3))
     one = 3 * tokens
     pairs = _FAST + tokens + 1
@@ -180,7 +215,8 @@ def build_induction(letters: str, max_len: int, *, margin: float = 30.0, confide
             weight.zero_()
         model.embedding.weight[:, list(token)] = torch.eye(tokens, dtype=torch.float64)
         model.embedding.weight[:, one] = 1
-        # Streams are one-hot vectors and the constant: of length sqrt(2), sqrt(3) and 2. Norms divide by it.
+        # Streams are one-hot vectors and the constant: of length sqrt(2), sqrt(3) and 2. Norms
+        # divide by it.
         norms = "layers.0.attention_norm", "layers.1.attention_norm", "final_norm"
         for ones, name in enumerate(norms, start=2):
             model.get_parameter(f"{name}.weight").fill_(math.sqrt(ones / config.hidden_dim))
@@ -188,12 +224,16 @@ def build_induction(letters: str, max_len: int, *, margin: float = 30.0, confide
 
         first = RotaryHead(model, 0)
         fast = range(_FAST)
-        first.at_distance(1, margin / distance_gap(first.frequencies[:_FAST], 1, max_len), fast, one)
+        first.at_distance(
+            1, margin / distance_gap(first.frequencies[:_FAST], 1, max_len), fast, one
+        )
         first.copy(token, previous)
 
         second = RotaryHead(model, 1)
         pair = next(each for each in fast if float(second.frequencies[each]) * max_len <= 1)
-        angles = math.pi / 4 + torch.arange(max_len + 1, dtype=torch.float64) * second.frequencies[pair]
+        angles = (
+            math.pi / 4 + torch.arange(max_len + 1, dtype=torch.float64) * second.frequencies[pair]
+        )
         falls = angles.cos()
         nearer = margin / float((falls[:-1] - falls[1:]).min())
         ahead = nearer * float(falls[0] - falls[-1]) + margin
@@ -206,7 +246,8 @@ def build_induction(letters: str, max_len: int, *, margin: float = 30.0, confide
 
 @dataclass(frozen=True)
 class InductionCertificate:
-    """Whether a decoder predicts :func:`induction_target` at every letter of every text up to its length.
+    """Whether a decoder predicts :func:`induction_target` at every letter of every text up to its
+    length.
 
     Attributes:
         subject: The weights and letters that it is about.
@@ -215,7 +256,8 @@ class InductionCertificate:
         margins: The least margin of the wanted key's score in both layers, errors subtracted.
         leaks: The largest weight of all other keys together, in both layers.
         logit_margin: The least difference of the wanted logit from all others, errors subtracted.
-        probability: The least probability of the wanted token that follows from it, rounded down to nine decimals.
+        probability: The least probability of the wanted token that follows from it, rounded down to
+            nine decimals.
         num_run: Number of texts that were run.
         num_wrong: Number of predictions of these that are not the target.
         least_probability: The least probability of a target in them.
@@ -249,28 +291,34 @@ class InductionCertificate:
         first_leak, second_leak = (rounded_up(leak, 2) for leak in self.leaks)
         probability = rounded_down(self.probability, 9)
         lines = [
-            f"induction: {'HOLDS' if self.holds else 'NOT PROVED'} for all {format_count(self.num_texts)} texts",
+            f"induction: {'HOLDS' if self.holds else 'NOT PROVED'} for all "
+            f"{format_count(self.num_texts)} texts",
             f"  margins of scores  {first_margin} and {second_margin}",
             f"  leaks at most      {first_leak} and {second_leak}",
-            f"  margin of logits   {rounded_down(self.logit_margin, 4)}, so a probability of at least {probability}",
+            f"  margin of logits   {rounded_down(self.logit_margin, 4)}, so a probability of at "
+            f"least {probability}",
             f"  texts run          {self.num_run:,}, with {self.num_wrong:,} wrong predictions; "
             f"the least probability was {self.least_probability:.9g}",
         ]
         return "\n".join(
-            lines if self.counterexample is None else [*lines, f"  counterexample     {self.counterexample}"]
+            lines
+            if self.counterexample is None
+            else [*lines, f"  counterexample     {self.counterexample}"]
         )
 
 
 @proof_settings()
 @torch.no_grad()
 def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> InductionCertificate:
-    """Prove that ``model`` predicts :func:`induction_target` on every text, and run it on some; see this module.
+    """Prove that ``model`` predicts :func:`induction_target` on every text, and run it on some; see
+    this module.
 
-    All texts up to some length are run, as many as ``limit`` allows; so are regular ones of several lengths, and 1,000
-    random ones.
+    All texts up to some length are run, as many as ``limit`` allows; so are regular ones of several
+    lengths, and 1,000 random ones.
 
     Args:
-        model: An attention-only decoder of two layers with one head each, without windows, sinks or biases.
+        model: An attention-only decoder of two layers with one head each, without windows, sinks or
+            biases.
         letters: Its alphabet; the token after the last letter is the start.
         limit: Most short texts to run.
     """
@@ -280,7 +328,10 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
     space = SequenceSpace(tuple(letters), config.max_seq_len - 1, has_cls=True)
     margins, leaks, logit_margin = _Bound(model, space).follow()
     others = space.num_tokens - 1
-    probability = 1 / (1 + others * math.exp(-logit_margin)) if logit_margin > -700 else 0.0
+    if logit_margin > -700:
+        probability = 1 / (1 + others * math.exp(-logit_margin))
+    else:
+        probability = 0.0
     run, missed, least, example = _run(model, space, limit)
     return InductionCertificate(
         subject=_subject(model, letters),
@@ -335,12 +386,20 @@ def _subject(model: Decoder, letters: str) -> Subject:
 
 
 def _run(model: Decoder, space: SequenceSpace, limit: int) -> tuple[int, int, float, str | None]:
-    """Texts run, wrong predictions, the least probability of a target, and the first text with a wrong one."""
+    """Texts run, wrong predictions, the least probability of a target, and the first text with a
+    wrong one.
+    """
     listed = space.longest_listable(limit)
     others = space.longer([*space.regular(8), *space.sample(_SAMPLES, seed=0)], listed)
-    parts = [space.block(others[start : start + _RUN_AT_ONCE]) for start in range(0, len(others), _RUN_AT_ONCE)]
+    parts = [
+        space.block(others[start : start + _RUN_AT_ONCE])
+        for start in range(0, len(others), _RUN_AT_ONCE)
+    ]
     blocks = chain(space.blocks(_RUN_AT_ONCE, listed), parts)
-    run, wrong, least, example = 0, 0, np.float64(1.0), None
+    run = 0
+    wrong = 0
+    least = np.float64(1.0)
+    example = None
     for block in blocks:
         tokens = torch.from_numpy(block.tokens)
         probabilities = model(tokens).softmax(-1)[:, 1:]
@@ -348,7 +407,9 @@ def _run(model: Decoder, space: SequenceSpace, limit: int) -> tuple[int, int, fl
         real = torch.from_numpy(block.real[:, 1:])
         missed = (probabilities.argmax(-1) != targets) & real
         found = probabilities.gather(-1, targets[..., None])[..., 0][real]
-        run, wrong, least = run + len(tokens), wrong + int(missed.sum()), np.minimum(least, float(found.min()))
+        run = run + len(tokens)
+        wrong = wrong + int(missed.sum())
+        least = np.minimum(least, float(found.min()))
         if example is None and bool(missed.any()):
             row = int(missed.any(1).nonzero()[0])
             example = space.decode(block.tokens[row, 1:][block.real[row, 1:]])
@@ -359,9 +420,13 @@ class _Bound:
     """The bound of this module for one model, in float64."""
 
     def __init__(self, model: Decoder, space: SequenceSpace) -> None:
-        config, roundoff = model.config, torch.finfo(model.embedding.weight.dtype).eps / 2
-        self._model, self._tokens, self._length = model, space.num_tokens, space.num_positions
-        width, size = config.hidden_dim, config.head_dim
+        config = model.config
+        roundoff = torch.finfo(model.embedding.weight.dtype).eps / 2
+        self._model = model
+        self._tokens = space.num_tokens
+        self._length = space.num_positions
+        width = config.hidden_dim
+        size = config.head_dim
 
         def both(roundings: int) -> float:
             """In the model, and in this bound."""
@@ -371,11 +436,14 @@ class _Bound:
         self._score_rounding = both(2 * width + size + 24) + 2 * (self._length + 4) * 2.0**-21
         self._value_rounding = both(2 * (width + size) + 2 * self._length + 64)
         # The model's own: of a base that float32 cannot hold they are 0.
-        self._angles = torch.outer(torch.arange(self._length).double(), model.rotary._frequencies.double())
+        self._angles = torch.outer(
+            torch.arange(self._length).double(), model.rotary._frequencies.double()
+        )
 
     def follow(self) -> tuple[tuple[float, float], tuple[float, float], float]:
         """Margins and leaks of both layers, and the margin of the logits."""
-        tokens, start = self._tokens, self._tokens - 1
+        tokens = self._tokens
+        start = self._tokens - 1
         embedding = self._model.embedding.weight.double()
         q, k, v, blur, drift = self._read(0, embedding, 0.0)
         first = self._first_margin(q, k) - 2 * blur
@@ -387,8 +455,11 @@ class _Bound:
         next_leak, moved = self._leak(second, v, drift)
         v = v.view(tokens, tokens, -1)
         letters = torch.arange(start)
-        # A query with the token t copies a place of any token whose previous one is t, or else the start.
-        copied = stream[:start, :, None] + v[:start, :start].transpose(0, 1)[:, None]  # [t, previous, copied]
+        # A query with the token t copies a place of any token whose previous one is t, or else the
+        # start.
+        copied = (
+            stream[:start, :, None] + v[:start, :start].transpose(0, 1)[:, None]
+        )  # [t, previous, copied]
         missing = stream[:start] + v[start, start]
         margins = [
             self._logit_margin(copied, letters.expand(copied.shape[:-1]), error + moved),
@@ -397,23 +468,32 @@ class _Bound:
         return (first, second), (leak, next_leak), float(np.min(margins))
 
     def _normalised(self, norm: Any, x: Tensor, error: float) -> tuple[Tensor, float]:
-        """The norm of each row, and how far an error of this length in the row, and rounding, may move it."""
-        weight, shortest = norm.weight.double(), float(x.norm(dim=-1).min())
+        """The norm of each row, and how far an error of this length in the row, and rounding, may
+        move it.
+        """
+        weight = norm.weight.double()
+        shortest = float(x.norm(dim=-1).min())
         out = x * (x.square().mean(-1, keepdim=True) + norm.eps).rsqrt() * weight
         if not shortest > error:
             return out, math.inf
         drift = float(weight.abs().max()) * math.sqrt(x.shape[-1]) * error / (shortest - error)
         return out, drift + self._norm_rounding * (float(out.norm(dim=-1).max()) + drift)
 
-    def _read(self, layer: int, x: Tensor, error: float) -> tuple[Tensor, Tensor, Tensor, float, float]:
-        """Scaled queries, keys, what each place adds when it is attended to, and how far off scores and that may be."""
+    def _read(
+        self, layer: int, x: Tensor, error: float
+    ) -> tuple[Tensor, Tensor, Tensor, float, float]:
+        """Scaled queries, keys, what each place adds when it is attended to, and how far off scores
+        and that may be.
+        """
         block: Any = self._model.layers[layer]
         maps = block.attention.query, block.attention.key, block.attention.value
         query, key, value = (each.weight.double() for each in maps)
         query = query / math.sqrt(len(query))
         output = block.attention.output.weight.double()
         normed, drift = self._normalised(block.attention_norm, x, error)
-        q, k, v = normed @ query.T, normed @ key.T, normed @ (output @ value).T
+        q = normed @ query.T
+        k = normed @ key.T
+        v = normed @ (output @ value).T
         moves = [drift * float(torch.linalg.matrix_norm(each, 2)) for each in (query, key)]
         lengths = [float(each.norm(dim=1).max()) for each in (q, k)]
         blur = lengths[0] * moves[1] + lengths[1] * moves[0] + moves[0] * moves[1]
@@ -425,7 +505,9 @@ class _Bound:
         return q, k, v, blur, drift * float(torch.linalg.matrix_norm(output @ value, 2)) + rounding
 
     def _leak(self, margin: float, added: Tensor, drift: float) -> tuple[float, float]:
-        """The largest weight of unwanted keys, and how far what is added may be from that of the wanted key."""
+        """The largest weight of unwanted keys, and how far what is added may be from that of the
+        wanted key.
+        """
         leak = float(leakage(np.array(margin), np.array(self._length - 1)))
         radius = float((added - added.mean(0)).norm(dim=1).max())
         return leak, leak * 2 * (radius + drift) + drift
@@ -445,12 +527,17 @@ class _Bound:
 
     def _second_margin(self, q: Tensor, k: Tensor) -> float:
         """The margin of the latest match, or of the start where there is none."""
-        tokens, start = self._tokens, self._tokens - 1
-        token, previous = torch.arange(tokens**2) // tokens, torch.arange(tokens**2) % tokens
+        tokens = self._tokens
+        start = self._tokens - 1
+        token = torch.arange(tokens**2) // tokens
+        previous = torch.arange(tokens**2) % tokens
         letters = token != start
         match = (previous[None] == token[letters][:, None]) & letters
         other = (previous[None] != token[letters][:, None]) & letters
-        lowest, highest, highest_other, of_start = [], [], [], []
+        lowest = []
+        highest = []
+        highest_other = []
+        of_start = []
         for distance, scores in enumerate(self._scores(q[letters], k)):
             # At distance 0 the key is the query's own place.
             possible = torch.eye(tokens**2, dtype=torch.bool)[letters] | (distance > 0)
@@ -458,9 +545,12 @@ class _Bound:
             highest.append(scores.masked_fill(~(match & possible), -math.inf).amax(1))
             highest_other.append(scores.masked_fill(~(other & possible), -math.inf).amax(1))
             of_start.append(scores[:, -1] if distance else torch.full((len(scores),), -math.inf))
-        margin, nearer = math.inf, torch.full_like(lowest[0], -math.inf)
+        margin = math.inf
+        nearer = torch.full_like(lowest[0], -math.inf)
         further = [torch.full_like(nearer, -math.inf)]
-        for each in zip(reversed(highest), reversed(highest_other), reversed(of_start), strict=True):
+        for each in zip(
+            reversed(highest), reversed(highest_other), reversed(of_start), strict=True
+        ):
             further.append(torch.stack([further[-1], *each]).amax(0))
         for distance in range(self._length):
             rivals = torch.maximum(nearer, further[self._length - 1 - distance])

@@ -1,8 +1,9 @@
 """Settings under which proofs compute, whatever the caller has set for the process or the thread.
 
-Proofs run a model in the dtype of its weights and compute bounds in float64. Several settings of PyTorch, NumPy and
-Python change such arithmetic, its errors, or where tensors are made. Inside :func:`proof_settings` they have their
-defaults; afterwards, also after an error, they are what they were.
+Proofs run a model in the dtype of its weights and compute bounds in float64. Several settings of
+PyTorch, NumPy and Python change such arithmetic, its errors, or where tensors are made. Inside
+:func:`proof_settings` they have their defaults; afterwards, also after an error, they are what they
+were.
 """
 
 import decimal
@@ -21,7 +22,9 @@ _PRECISIONS: tuple[tuple[str, Any], ...] = (
     ("torch.backends.mkldnn.fp32_precision", torch.backends.mkldnn),
     ("torch.backends.mkldnn.matmul.fp32_precision", torch.backends.mkldnn.matmul),  # type: ignore[attr-defined]
 )
-"""How products of float32 are rounded on a CPU. Each one that is "none" has the value of the one before it."""
+"""How products of float32 are rounded on a CPU. Each one that is "none" has the value of the one
+before it.
+"""
 
 _WHOLE = ("none", "ieee")
 """Values of these for which products keep all bits."""
@@ -29,12 +32,14 @@ _WHOLE = ("none", "ieee")
 
 @contextmanager
 def proof_settings() -> Iterator[None]:
-    """Within the block, compute on the CPU in float32 and float64 with all their bits and without raising.
+    """Within the block, compute on the CPU in float32 and float64 with all their bits and without
+    raising.
 
     These have their defaults: autocast, the precisions of float32 products (also where
-    ``torch.set_float32_matmul_precision`` has lowered them), the default dtype and device, flushing of numbers below
-    the normal ones, anomaly detection, deterministic algorithms, NumPy's error state and the context of ``decimal``.
-    What is a default already is not touched, so that the block costs microseconds.
+    ``torch.set_float32_matmul_precision`` has lowered them), the default dtype and device, flushing
+    of numbers below the normal ones, anomaly detection, deterministic algorithms, NumPy's error
+    state and the context of ``decimal``. What is a default already is not touched, so that the
+    block costs microseconds.
 
     Raises:
         InputError: A precision that PyTorch cannot read back. It is named.
@@ -65,7 +70,9 @@ def proof_settings() -> Iterator[None]:
 
 
 def _keep_all_bits(stack: ExitStack) -> None:
-    """Set all precisions to their default, from the most general one on, whose value the others would show."""
+    """Set all precisions to their default, from the most general one on, whose value the others
+    would show.
+    """
     for name, place in _PRECISIONS:
         before = _precision(name, place)
         stack.callback(setattr, place, "fp32_precision", before)

@@ -1,31 +1,36 @@
 r"""How far two computations of a head's output may be apart: the rounding of every path.
 
-A head is computed by NumPy, by PyTorch alone or in padded batches, by fused kernels, and by the page. All of them round
-otherwise. Take one query with keys j, exact scores s_j, values v_j, weights w and output ``o = sum_j w_j v_j``, and a
-path with unit roundoff u. N successive roundings change a sum by at most ``gamma(N, u)`` of its absolute terms. There
-are errors in:
+A head is computed by NumPy, by PyTorch alone or in padded batches, by fused kernels, and by the
+page. All of them round otherwise. Take one query with keys j, exact scores s_j, values v_j, weights
+w and output ``o = sum_j w_j v_j``, and a path with unit roundoff u. N successive roundings change a
+sum by at most ``gamma(N, u)`` of its absolute terms. There are errors in:
 
-1. *Scores* off by at most ``gamma(2 inputs + qk_dim + 8 + 2 T, u) a_j``, a_j being the sum of absolute products of the
-   score and T the number of :func:`~glassformer.handcraft.bounds.later_tiles`; exponentials are off by
-   40 u, and again by 42 u for each later tile. So the weights are those of scores ``s_j + d_j`` with ``|d_j| <= D_j``.
-   Where no score of a query has a product that is not 0, all are 0 on every path, and ``exp(0) = 1``: D_j is 0 then.
-2. *Weights.* With w' proportional to ``w_j exp(d_j)``, the sum of these is between ``exp(-E)`` and ``exp(E)`` for
-   ``E = ln(sum_j w_j exp(D_j))``, so ``w'_j / w_j`` differs from 1 by at most ``expm1(D_j + E)``. Both sum to 1, so for
-   any c ``|sum_j (w'_j - w_j) v_j| <= sum_j expm1(D_j + E) w_j |v_j - c|``. Where D is large a second bound is smaller:
-   with the key t of the largest score, both weights of another key are at most
-   ``g_j = min(1, exp(s_j - s_t + D_j + D_t))``, so the sum is at most ``sum over j of g_j |v_j - v_t|``.
-3. *Values* off by ``gamma(M, u)`` of the sum of their absolute products, with M additions and inexact products. A value
-   that is one entry of Vm times 1 is exact.
-4. *The output*: n products and additions, n - 1 for the sum of exponentials, at most 2 for the division, and 2 for each
+1. *Scores* off by at most ``gamma(2 inputs + qk_dim + 8 + 2 T, u) a_j``, a_j being the sum of
+   absolute products of the score and T the number of
+   :func:`~glassformer.handcraft.bounds.later_tiles`; exponentials are off by 40 u, and again by 42
+   u for each later tile. So the weights are those of scores ``s_j + d_j`` with ``|d_j| <= D_j``.
+   Where no score of a query has a product that is not 0, all are 0 on every path, and ``exp(0) =
+   1``: D_j is 0 then.
+2. *Weights.* With w' proportional to ``w_j exp(d_j)``, the sum of these is between ``exp(-E)`` and
+   ``exp(E)`` for ``E = ln(sum_j w_j exp(D_j))``, so ``w'_j / w_j`` differs from 1 by at most
+   ``expm1(D_j + E)``. Both sum to 1, so for any c ``|sum_j (w'_j - w_j) v_j| <= sum_j expm1(D_j +
+   E) w_j |v_j - c|``. Where D is large a second bound is smaller: with the key t of the largest
+   score, both weights of another key are at most ``g_j = min(1, exp(s_j - s_t + D_j + D_t))``, so
+   the sum is at most ``sum over j of g_j |v_j - v_t|``.
+3. *Values* off by ``gamma(M, u)`` of the sum of their absolute products, with M additions and
+   inexact products. A value that is one entry of Vm times 1 is exact.
+4. *The output*: n products and additions, n - 1 for the sum of exponentials, at most 2 for the
+division, and 2 for each
    later tile: ``gamma(2 n + 1 + 2 T, u)`` of ``sum_j w'_j |v_j|``.
 
-What is below the normal numbers may be taken as 0, on each path. The tables are such a path, with the unit roundoff of
-float64. What another path computes differs from the exact numbers by these errors, and the tables by theirs. The sums
-of both say how far the path, and how far the exact output, may be from what the tables give. A verdict that is the same
-for all outputs within that radius holds for all of them.
+What is below the normal numbers may be taken as 0, on each path. The tables are such a path, with
+the unit roundoff of float64. What another path computes differs from the exact numbers by these
+errors, and the tables by theirs. The sums of both say how far the path, and how far the exact
+output, may be from what the tables give. A verdict that is the same for all outputs within that
+radius holds for all of them.
 
-Source: Higham 2002, Accuracy and Stability of Numerical Algorithms, section 3.1 (sums and products in any order) and
-2.8 (underflow).
+Source: Higham 2002, Accuracy and Stability of Numerical Algorithms, section 3.1 (sums and products
+in any order) and 2.8 (underflow).
 """
 
 import math
@@ -34,7 +39,14 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from glassformer.handcraft.bounds import FLOAT64_ROUNDOFF, PlaceTables, gamma, later_tiles, lost_below, smallest_normal
+from glassformer.handcraft.bounds import (
+    FLOAT64_ROUNDOFF,
+    PlaceTables,
+    gamma,
+    later_tiles,
+    lost_below,
+    smallest_normal,
+)
 from glassformer.handcraft.circuits import place_inputs
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights
@@ -54,15 +66,20 @@ class OutputRounding:
     """The rounding of the outputs of one head in one number format.
 
     Attributes:
-        most: No two paths' outputs are further apart, for any sequence; infinite if nothing is known.
+        most: No two paths' outputs are further apart, for any sequence; infinite if nothing is
+            known.
     """
 
-    def __init__(self, head: HeadWeights, space: SequenceSpace, tables: PlaceTables, roundoff: float) -> None:
-        self._tables, self._roundoffs = tables, (roundoff, FLOAT64_ROUNDOFF)
+    def __init__(
+        self, head: HeadWeights, space: SequenceSpace, tables: PlaceTables, roundoff: float
+    ) -> None:
+        self._tables = tables
+        self._roundoffs = (roundoff, FLOAT64_ROUNDOFF)
         self._tiny = smallest_normal(roundoff)
         self._scale = head.qk_dim**-0.5
         self._roundings_of_scores = 2 * len(head.Km) + head.qk_dim + 8
-        self._head, self._space = head, space
+        self._head = head
+        self._space = space
         self._sizes: _Sizes | None = None
         n = space.num_positions
         value = tables.largest[2] / n
@@ -78,10 +95,13 @@ class OutputRounding:
         keys: Int[np.ndarray, "output key"],
         real: Bool[np.ndarray, "output key"],
     ) -> Computed:
-        """The outputs of queries at these places with keys at those places; padding is not ``real``."""
+        """The outputs of queries at these places with keys at those places; padding is not
+        ``real``.
+        """
         if self._sizes is None:
             self._sizes = _Sizes.of(self._head, self._space, self._tiny, self._roundoffs)
-        sizes, rows = self._sizes, query[:, None]
+        sizes = self._sizes
+        rows = query[:, None]
         scores = np.where(real, self._tables.scores[rows, keys], -np.inf)
         values = np.where(real[:, :, None], self._tables.values[keys], 0.0)
         some = real[:, :, None] & sizes.some_value[keys]
@@ -95,10 +115,14 @@ class OutputRounding:
         products = np.where(real, sizes.products[rows, keys], False).any(axis=1, keepdims=True)
         shift = np.where(products & real, shift, 0.0)
         roundings_of_sums = 2 * count + 1 + 2 * later_tiles(count)
-        relative = gammas(roundings_of_sums, self._roundoffs[0]) + gammas(roundings_of_sums, self._roundoffs[1])
+        relative = gammas(roundings_of_sums, self._roundoffs[0]) + gammas(
+            roundings_of_sums, self._roundoffs[1]
+        )
         outputs, radius = mean_of_values(scores, shift, values, off_values, relative, self._tiny)
         # And what adding it to an output, or taking it from it, rounds.
-        return Computed(outputs, radius + np.where(radius > 0, 4 * FLOAT64_ROUNDOFF * np.abs(outputs), 0.0))
+        return Computed(
+            outputs, radius + np.where(radius > 0, 4 * FLOAT64_ROUNDOFF * np.abs(outputs), 0.0)
+        )
 
 
 def mean_of_values(
@@ -109,11 +133,13 @@ def mean_of_values(
     relative: Float[np.ndarray, "*query"],
     tiny: float,
 ) -> Computed:
-    """Values averaged by the softmax of scores, and how far another path's mean and the exact one may be from it.
+    """Values averaged by the softmax of scores, and how far another path's mean and the exact one
+    may be from it.
 
     Args:
         scores: Minus infinity for keys that take no part.
-        shift: How far a score of another path may be from these, exponentials included; 0 for keys that take no part.
+        shift: How far a score of another path may be from these, exponentials included; 0 for keys
+            that take no part.
         values: 0 for keys that take no part.
         off_values: How far a value of another path may be from these.
         relative: Rounding of the sums, relative to that of the absolute terms.
@@ -129,7 +155,9 @@ def mean_of_values(
     at_most = np.where(scores > -np.inf, np.minimum(1.0, at_most), 0.0)
     others = np.where(np.arange(scores.shape[-1]) == first, 0.0, at_most)
     factor = shift + np.log1p(np.einsum("...k,...k->...", weights, np.expm1(shift)))[..., None]
-    by_ratio = np.einsum("...k,...kv->...v", weights * np.expm1(factor), np.abs(values - means[..., None, :]))
+    by_ratio = np.einsum(
+        "...k,...kv->...v", weights * np.expm1(factor), np.abs(values - means[..., None, :])
+    )
     by_top = np.einsum("...k,...kv->...v", others, np.abs(values - top))
     moved = np.fmin(by_ratio, by_top)  # infinity times 0 is no number
     highest = np.fmin(at_most, weights * np.exp(factor))
@@ -143,7 +171,9 @@ def mean_of_values(
 
 
 class _Sizes(NamedTuple):
-    """Sums of absolute products of all pairs of places and of all places, and what is lost below the normal numbers."""
+    """Sums of absolute products of all pairs of places and of all places, and what is lost below
+    the normal numbers.
+    """
 
     scores: Float[np.ndarray, "query key"]
     products: Bool[np.ndarray, "query key"]
@@ -155,13 +185,23 @@ class _Sizes(NamedTuple):
     """How far a value of a path and that of the tables may be apart."""
 
     @classmethod
-    def of(cls, head: HeadWeights, space: SequenceSpace, tiny: float, roundoffs: tuple[float, float]) -> "_Sizes":
-        x, scale = place_inputs(head, space), head.qk_dim**-0.5
+    def of(
+        cls, head: HeadWeights, space: SequenceSpace, tiny: float, roundoffs: tuple[float, float]
+    ) -> "_Sizes":
+        x = place_inputs(head, space)
+        scale = head.qk_dim**-0.5
         some = (x != 0).astype(float)
-        queries, keys = np.abs(x) @ np.abs(head.Qm), np.abs(x) @ np.abs(head.Km)
+        queries = np.abs(x) @ np.abs(head.Qm)
+        keys = np.abs(x) @ np.abs(head.Km)
         some_query, some_key = (some @ (matrix != 0) > 0 for matrix in (head.Qm, head.Km))
-        lost_query, lost_key = lost_below(tiny, x, head.Qm), lost_below(tiny, x, head.Km)
-        lost = lost_query @ keys.T + queries @ lost_key.T + lost_query @ lost_key.T + tiny * head.qk_dim
+        lost_query = lost_below(tiny, x, head.Qm)
+        lost_key = lost_below(tiny, x, head.Km)
+        lost = (
+            lost_query @ keys.T
+            + queries @ lost_key.T
+            + lost_query @ lost_key.T
+            + tiny * head.qk_dim
+        )
         terms = some @ (head.Vm != 0)
         inexact = (some * (np.abs(x) != 1)) @ (head.Vm != 0)
         roundings = np.maximum(terms - 1, 0) + (inexact > 0)
@@ -172,11 +212,14 @@ class _Sizes(NamedTuple):
             products=some_query.astype(float) @ some_key.T.astype(float) > 0,
             lost_scores=lost * scale,
             some_value=terms > 0,
-            off_values=sum(gammas(roundings, u) for u in roundoffs) * (np.abs(x) @ np.abs(head.Vm)) + 2 * lost_values,
+            off_values=sum(gammas(roundings, u) for u in roundoffs) * (np.abs(x) @ np.abs(head.Vm))
+            + 2 * lost_values,
         )
 
 
-def gammas(roundings: Int[np.ndarray, "..."] | Float[np.ndarray, "..."], roundoff: float) -> Float[np.ndarray, "..."]:
+def gammas(
+    roundings: Int[np.ndarray, "..."] | Float[np.ndarray, "..."], roundoff: float
+) -> Float[np.ndarray, "..."]:
     """:func:`~glassformer.handcraft.bounds.gamma` of arrays; infinite where it is above 1."""
     total = roundings * roundoff
     return np.where(total <= 0.5, total / (1 - np.minimum(total, 0.5)), np.inf)

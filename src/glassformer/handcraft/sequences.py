@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, require_positive
 
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -32,8 +32,9 @@ class Block(NamedTuple):
 class SequenceSpace:
     """Every sequence of 1 to ``max_len`` letters.
 
-    Tokens are numbered in the order of the letters, CLS last. A *place* is a token at a position. Keys and queries
-    depend on nothing else, so what holds for every pair of places holds for every sequence.
+    Tokens are numbered in the order of the letters, CLS last. A *place* is a token at a position.
+    Keys and queries depend on nothing else, so what holds for every pair of places holds for every
+    sequence.
 
     Args:
         letters: The alphabet, 1 to 26 different letters.
@@ -46,15 +47,34 @@ class SequenceSpace:
     has_cls: bool = False
 
     def __post_init__(self) -> None:
-        fits = all(isinstance(x, str) and len(x) == 1 and x.isprintable() and not x.isspace() for x in self.letters)
-        fits = fits and len(set(self.letters)) == len(self.letters) and 1 <= len(self.letters) <= len(LETTERS)
+        fits = all(
+            isinstance(x, str) and len(x) == 1 and x.isprintable() and not x.isspace()
+            for x in self.letters
+        )
+        fits = (
+            fits
+            and len(set(self.letters)) == len(self.letters)
+            and 1 <= len(self.letters) <= len(LETTERS)
+        )
         expected = f"1 to {len(LETTERS)} different single letters"
-        require(fits, f"letters = {self.letters!r}", expected, "Name each letter once, as in ABC.")
+        if not fits:
+            raise InputError(
+                got=f"letters = {self.letters!r}",
+                expected=expected,
+                fix="Name each letter once, as in ABC.",
+            )
         require_positive(max_len=self.max_len)
         got = f"{len(self.letters)} letters at {self.max_len} positions"
-        expected = f"at most {_MAX_PLACES:,} letters times positions, since all pairs of them are computed"
+        expected = (
+            f"at most {_MAX_PLACES:,} letters times positions, since all pairs of them are computed"
+        )
         fits = len(self.letters) * self.max_len <= _MAX_PLACES
-        require(fits, got, expected, "Take fewer letters or shorter sequences.")
+        if not fits:
+            raise InputError(
+                got=got,
+                expected=expected,
+                fix="Take fewer letters or shorter sequences.",
+            )
 
     @property
     def num_tokens(self) -> int:
@@ -83,11 +103,14 @@ class SequenceSpace:
         positions = np.repeat(np.arange(first, self.num_positions), len(self.letters))
         tokens = np.tile(np.arange(len(self.letters)), self.max_len)
         if self.has_cls:
-            positions, tokens = np.append(0, positions), np.append(len(self.letters), tokens)
+            positions = np.append(0, positions)
+            tokens = np.append(len(self.letters), tokens)
         return tokens, positions
 
     def place_of(self, block: Block) -> Int[np.ndarray, "sequence position"]:
-        """The number of the place of every token of ``block``, as :attr:`places` orders them; 0 in the padding."""
+        """The number of the place of every token of ``block``, as :attr:`places` orders them; 0 in
+        the padding.
+        """
         positions = np.arange(block.tokens.shape[1]) - self.has_cls
         place = positions * len(self.letters) + block.tokens + self.has_cls
         if self.has_cls:
@@ -95,7 +118,9 @@ class SequenceSpace:
         return np.where(block.real, place, 0)
 
     def one_hot(self, block: Block) -> Float[np.ndarray, "sequence position token"]:
-        """The input vectors of ``block``: letter i is the i-th unit vector, CLS the last; padding is zeros."""
+        """The input vectors of ``block``: letter i is the i-th unit vector, CLS the last; padding
+        is zeros.
+        """
         return np.eye(self.num_tokens)[block.tokens] * block.real[..., None]
 
     def encode(self, text: str | Sequence[str]) -> Int[np.ndarray, " letter"]:
@@ -104,13 +129,21 @@ class SequenceSpace:
         for place, letter in enumerate(text):
             if letter not in known:
                 raise InputError(
-                    f"the letter {letter!r} at place {place + 1} of {''.join(map(str, text))[:80]!r}",
+                    f"the letter {letter!r} at place {place + 1} of "
+                    f"{''.join(map(str, text))[:80]!r}",
                     f"letters among {' '.join(self.letters)}",
                     "Use these; capitals and small letters differ.",
                 )
-        got = f"a sequence of {len(text)} letters"
-        fix = "Shorten it, or choose a task with longer sequences." if text else "Give at least one letter."
-        require(1 <= len(text) <= self.max_len, got, f"1 to {self.max_len} letters", fix)
+        if not 1 <= len(text) <= self.max_len:
+            raise InputError(
+                got=f"a sequence of {len(text)} letters",
+                expected=f"1 to {self.max_len} letters",
+                fix=(
+                    "Shorten it, or choose a task with longer sequences."
+                    if text
+                    else "Give at least one letter."
+                ),
+            )
         return np.array([known[letter] for letter in text], dtype=np.int64)
 
     def decode(self, letters: Sequence[int] | Int[np.ndarray, " letter"]) -> str:
@@ -120,8 +153,11 @@ class SequenceSpace:
     def block(self, letters: Sequence[Int[np.ndarray, "..."]]) -> Block:
         """A batch of sequences, or of matrices of equally long ones, with CLS in front of each."""
         matrices = [np.atleast_2d(each) for each in letters]
-        first, row = int(self.has_cls), 0
-        tokens = np.full((sum(map(len, matrices)), first + max(each.shape[1] for each in matrices)), -1)
+        first = int(self.has_cls)
+        row = 0
+        tokens = np.full(
+            (sum(map(len, matrices)), first + max(each.shape[1] for each in matrices)), -1
+        )
         tokens[:, :first] = len(self.letters)
         for each in matrices:
             tokens[row : row + len(each), first : first + each.shape[1]] = each
@@ -129,15 +165,20 @@ class SequenceSpace:
         return Block(np.maximum(tokens, 0), tokens >= 0)
 
     def blocks(self, size: int, longest: int | None = None) -> Iterator[Block]:
-        """All sequences of up to ``longest`` letters, the shorter ones first, by alphabet, ``size`` in a block."""
+        """All sequences of up to ``longest`` letters, the shorter ones first, by alphabet, ``size``
+        in a block.
+        """
         require_positive(size=size)
-        letters, longest = len(self.letters), self.max_len if longest is None else longest
+        letters = len(self.letters)
+        longest = self.max_len if longest is None else longest
         ends = [0, *accumulate(letters**length for length in range(1, longest + 1))]
         for start in range(0, ends[-1], size):
             matrices = []
             for length, (first, end) in enumerate(pairwise(ends), start=1):
                 if first < start + size and start < end:
-                    numbers = np.arange(max(start, first) - first, min(start + size, end) - first)[:, None]
+                    numbers = np.arange(max(start, first) - first, min(start + size, end) - first)[
+                        :, None
+                    ]
                     matrices.append(numbers // letters ** np.arange(length - 1, -1, -1) % letters)
             yield self.block(matrices)
 
@@ -148,23 +189,31 @@ class SequenceSpace:
         return [rng.integers(0, len(self.letters), size=length) for length in lengths]
 
     def regular(self, num_lengths: int = 64) -> list[Int[np.ndarray, " letter"]]:
-        """Regular sequences, which random ones rarely are, of every length or of ``num_lengths`` different ones.
+        """Regular sequences, which random ones rarely are, of every length or of ``num_lengths``
+        different ones.
 
-        One letter repeated, also with another one first, last or in the middle; two letters alternating; all letters
-        in order.
+        One letter repeated, also with another one first, last or in the middle; two letters
+        alternating; all letters in order.
         """
-        size, lengths = len(self.letters), np.unique(np.linspace(1, self.max_len, num_lengths).astype(int)).tolist()
+        size = len(self.letters)
+        lengths = np.unique(np.linspace(1, self.max_len, num_lengths).astype(int)).tolist()
         made = []
         for length in lengths:
             positions = np.arange(length)
             made.append(positions % size)
             for letter in range(size):
-                same, other = np.full(length, letter), (letter + 1) % size
+                same = np.full(length, letter)
+                other = (letter + 1) % size
                 made += [same, np.where(positions % 2 == 0, letter, other)]
-                made += [np.where(positions == odd, other, letter) for odd in {0, length // 2, length - 1}]
+                made += [
+                    np.where(positions == odd, other, letter)
+                    for odd in {0, length // 2, length - 1}
+                ]
         return made
 
-    def longer(self, sequences: Iterable[Int[np.ndarray, "..."]], than: int) -> list[Int[np.ndarray, "..."]]:
+    def longer(
+        self, sequences: Iterable[Int[np.ndarray, "..."]], than: int
+    ) -> list[Int[np.ndarray, "..."]]:
         """Those of more than ``than`` letters, each once."""
         return list({each.tobytes(): each for each in sequences if len(each) > than}.values())
 
@@ -178,4 +227,6 @@ def format_count(count: int) -> str:
     """A number of sequences: whole below 10^12, otherwise to three digits, also above every float."""
     if count < 10**12:
         return f"{count:,}"
-    return f"{count:.3g}" if count < 10**300 else f"{Decimal(count):.3g}"
+    if count < 10**300:
+        return f"{count:.3g}"
+    return f"{Decimal(count):.3g}"

@@ -1,11 +1,12 @@
 """A single attention head with weights chosen by hand, in NumPy and in PyTorch.
 
-Both compute, for a sequence of vectors x, each with its position vector concatenated if the head has positions::
+Both compute, for a sequence of vectors x, each with its position vector concatenated if the head
+has positions::
 
     K = x Km     Q = x Qm     V = x Vm     output = softmax(Q Kᵀ / sqrt(qk_dim)) V
 
-There is no mask, residual, norm or MLP. The NumPy version goes query by query and keeps every intermediate result; the
-PyTorch version computes batches and can be trained.
+There is no mask, residual, norm or MLP. The NumPy version goes query by query and keeps every
+intermediate result; the PyTorch version computes batches and can be trained.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.kernels.pattern import FULL, Pattern
 from glassformer.layers.attention import attend
 
@@ -34,19 +35,36 @@ class HeadWeights:
         Km: Key matrix, ``[input_dim + pos_dim, qk_dim]``.
         Qm: Query matrix, of the same shape.
         Vm: Value matrix, ``[input_dim + pos_dim, v_dim]``.
-        pos: Position vectors, ``[max_seq_len, pos_dim]``, concatenated to the inputs; None without positions.
+        pos: Position vectors, ``[max_seq_len, pos_dim]``, concatenated to the inputs; None without
+            positions.
     """
 
-    def __init__(self, Km: ArrayLike, Qm: ArrayLike, Vm: ArrayLike, pos: ArrayLike | None = None) -> None:
-        self.Km, self.Qm, self.Vm = _matrix("Km", Km), _matrix("Qm", Qm), _matrix("Vm", Vm)
+    def __init__(
+        self, Km: ArrayLike, Qm: ArrayLike, Vm: ArrayLike, pos: ArrayLike | None = None
+    ) -> None:
+        self.Km = _matrix("Km", Km)
+        self.Qm = _matrix("Qm", Qm)
+        self.Vm = _matrix("Vm", Vm)
         self.pos = None if pos is None else _matrix("pos", pos)
-        got = ", ".join(f"{name} of shape {list(self.matrices[name].shape)}" for name in ("Km", "Qm", "Vm"))
+        got = ", ".join(
+            f"{name} of shape {list(self.matrices[name].shape)}" for name in ("Km", "Qm", "Vm")
+        )
         expected = "the same number of rows, input_dim + pos_dim, and in Km and Qm the same number of columns, qk_dim"
         fix = "Give each a row for every entry of the input and of its position, and Km and Qm equally many columns."
-        require(self.Km.shape == self.Qm.shape and len(self.Km) == len(self.Vm), got, expected, fix)
+        if self.Km.shape != self.Qm.shape or len(self.Km) != len(self.Vm):
+            raise InputError(
+                got=got,
+                expected=expected,
+                fix=fix,
+            )
         got = f"pos of {self.pos_dim} columns with matrices of {len(self.Km)} rows"
         fix = "Add rows for the tokens above those for the position."
-        require(self.pos_dim < len(self.Km), got, "more rows than columns of pos: input_dim + pos_dim", fix)
+        if self.pos_dim >= len(self.Km):
+            raise InputError(
+                got=got,
+                expected="more rows than columns of pos: input_dim + pos_dim",
+                fix=fix,
+            )
 
     @property
     def pos_dim(self) -> int:
@@ -82,15 +100,23 @@ class HeadWeights:
     def with_positions(self, seq: ArrayLike) -> Float[np.ndarray, "position total_dim"]:
         """``seq`` [position, input_dim] with each position's vector concatenated."""
         x = _matrix("seq", seq)
-        got, fix = f"a sequence of vectors of length {x.shape[1]}", "Encode the tokens for these weights."
-        require(x.shape[1] == self.input_dim, got, f"vectors of length input_dim = {self.input_dim}", fix)
+        if x.shape[1] != self.input_dim:
+            raise InputError(
+                got=f"a sequence of vectors of length {x.shape[1]}",
+                expected=f"vectors of length input_dim = {self.input_dim}",
+                fix="Encode the tokens for these weights.",
+            )
         _require_length(len(x), self.max_seq_len)
-        return x if self.pos is None else np.concatenate([x, self.pos[: len(x)]], axis=1)
+        if self.pos is None:
+            return x
+        return np.concatenate([x, self.pos[: len(x)]], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class HeadTrace:
-    """Every intermediate result of one sequence; each row of ``weights`` is the softmax of a row of ``scores``."""
+    """Every intermediate result of one sequence; each row of ``weights`` is the softmax of a row of
+    ``scores``.
+    """
 
     K: Float[np.ndarray, "position qk_dim"]
     Q: Float[np.ndarray, "position qk_dim"]
@@ -101,7 +127,9 @@ class HeadTrace:
 
 
 class NumpyHead:
-    """The head in NumPy: one query after another with every step visible; the reference for the PyTorch version."""
+    """The head in NumPy: one query after another with every step visible; the reference for the
+    PyTorch version.
+    """
 
     def __init__(self, weights: HeadWeights) -> None:
         self.weights = weights
@@ -113,8 +141,12 @@ class NumpyHead:
     def trace(self, seq: ArrayLike) -> HeadTrace:
         """All intermediate results for ``seq`` [position, input_dim]."""
         x = self.weights.with_positions(seq)
-        K, Q, V = x @ self.weights.Km, x @ self.weights.Qm, x @ self.weights.Vm
-        scores, weights, outputs = [], [], []
+        K = x @ self.weights.Km
+        Q = x @ self.weights.Qm
+        V = x @ self.weights.Vm
+        scores = []
+        weights = []
+        outputs = []
         for query in Q:
             score = K @ query / np.sqrt(self.weights.qk_dim)
             exponential = np.exp(score - score.max())  # float64 cannot hold it for scores above 709
@@ -125,19 +157,30 @@ class NumpyHead:
         return HeadTrace(K, Q, V, np.stack(scores), np.stack(weights), np.stack(outputs))
 
     def explain(self, seq: ArrayLike, names: list[str] | None = None) -> str:
-        """The computation for ``seq`` as tables: K, Q and V, and for each query its scores, weights and output.
+        """The computation for ``seq`` as tables: K, Q and V, and for each query its scores, weights
+        and output.
 
         The positions have ``names``, such as their letters, or numbers when None.
         """
         trace = self.trace(seq)
-        names = [str(i) for i in range(len(trace.K))] if names is None else names
-        got, expected = f"{len(names)} names for {len(trace.K)} positions", "one name for each position"
-        require(len(names) == len(trace.K), got, expected, "Pass one name for each position, or None.")
+        if names is None:
+            names = [str(i) for i in range(len(trace.K))]
+        else:
+            names = names
+        if len(names) != len(trace.K):
+            raise InputError(
+                got=f"{len(names)} names for {len(trace.K)} positions",
+                expected="one name for each position",
+                fix="Pass one name for each position, or None.",
+            )
         tables = [_table(title, getattr(trace, title), names) for title in "KQV"]
         for i, name in enumerate(names):
             rows = np.stack([trace.scores[i], trace.weights[i]], axis=1)
             output = " ".join(f"{number:10.4f}" for number in trace.output[i])
-            tables.append(_table(f"query {i} ({name})", rows, names, ["score", "weight"]) + f"\noutput  {output}")
+            tables.append(
+                _table(f"query {i} ({name})", rows, names, ["score", "weight"])
+                + f"\noutput  {output}"
+            )
         return "\n\n".join(tables)
 
 
@@ -149,15 +192,25 @@ def run_head(
     pos: Float[Tensor, "max_seq_len pos_dim"] | None = None,
     real: Bool[Tensor, "batch position"] | None = None,
 ) -> Float[Tensor, "*batch position v_dim"]:
-    """The output of the head with these matrices for one sequence ``[position, input_dim]`` or for a batch of them.
+    """The output of the head with these matrices for one sequence ``[position, input_dim]`` or for
+    a batch of them.
 
-    ``real``, for a batch of sequences of different lengths, is True for positions of the sequence and False for
-    padding. Padding is not attended to, and its own output is zero.
+    ``real``, for a batch of sequences of different lengths, is True for positions of the sequence
+    and False for padding. Padding is not attended to, and its own output is zero.
     """
     input_dim = Km.shape[0] - (0 if pos is None else pos.shape[1])
-    got, expected = f"seq of shape {list(seq.shape)}", f"[position, {input_dim}] or [batch, position, {input_dim}]"
-    require(seq.dim() in (2, 3) and seq.shape[-1] == input_dim, got, expected, "Encode the tokens for these weights.")
-    require(real is None or seq.dim() == 3, "real with a single sequence", "a batch", "Omit real.")
+    if seq.dim() not in (2, 3) or seq.shape[-1] != input_dim:
+        raise InputError(
+            got=f"seq of shape {list(seq.shape)}",
+            expected=f"[position, {input_dim}] or [batch, position, {input_dim}]",
+            fix="Encode the tokens for these weights.",
+        )
+    if real is not None and seq.dim() != 3:
+        raise InputError(
+            got="real with a single sequence",
+            expected="a batch",
+            fix="Omit real.",
+        )
     length = seq.shape[-2]
     _require_length(length, None if pos is None else len(pos))
     if pos is not None:
@@ -166,14 +219,16 @@ def run_head(
     if seq.dim() == 2:
         return attend(q[None], k[None], v[None])[0, 0]
     out = attend(q, k, v, FULL if real is None else Pattern(key_padding=real)).squeeze(1)
-    return out if real is None else out.masked_fill(~real[..., None], 0.0)
+    if real is None:
+        return out
+    return out.masked_fill(~real[..., None], 0.0)
 
 
 class SingleHead(nn.Module):
     """The head in PyTorch: all queries of all sequences at once, and trainable.
 
-    ``Qm``, ``Km`` and ``Vm`` are linear layers without bias, whose weights PyTorch stores transposed; ``pos`` is an
-    embedding of positions or None.
+    ``Qm``, ``Km`` and ``Vm`` are linear layers without bias, whose weights PyTorch stores
+    transposed; ``pos`` is an embedding of positions or None.
 
     Args:
         input_dim: Length of an input vector.
@@ -184,14 +239,23 @@ class SingleHead(nn.Module):
     """
 
     def __init__(
-        self, input_dim: int, qk_dim: int, v_dim: int, pos_dim: int | None = None, max_seq_len: int | None = 10
+        self,
+        input_dim: int,
+        qk_dim: int,
+        v_dim: int,
+        pos_dim: int | None = None,
+        max_seq_len: int | None = 10,
     ) -> None:
         super().__init__()
         require_positive(input_dim=input_dim, qk_dim=qk_dim, v_dim=v_dim)
         self.pos = None
         if pos_dim is not None:
             if max_seq_len is None:
-                raise InputError(f"pos_dim = {pos_dim} without max_seq_len", "both or neither", "Pass max_seq_len.")
+                raise InputError(
+                    f"pos_dim = {pos_dim} without max_seq_len",
+                    "both or neither",
+                    "Pass max_seq_len.",
+                )
             require_positive(pos_dim=pos_dim, max_seq_len=max_seq_len)
             self.pos = nn.Embedding(max_seq_len, pos_dim)
         total_dim = input_dim + (pos_dim or 0)
@@ -200,7 +264,9 @@ class SingleHead(nn.Module):
         self.Vm = nn.Linear(total_dim, v_dim, bias=False)
 
     def forward(
-        self, seq: Float[Tensor, "*batch position input_dim"], real: Bool[Tensor, "batch position"] | None = None
+        self,
+        seq: Float[Tensor, "*batch position input_dim"],
+        real: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "*batch position v_dim"]:
         """The output for one sequence or for a batch of them; see :func:`run_head`."""
         pos = None if self.pos is None else self.pos.weight
@@ -209,15 +275,30 @@ class SingleHead(nn.Module):
     @classmethod
     def from_weights(cls, weights: HeadWeights, dtype: torch.dtype = torch.float64) -> SingleHead:
         """The head with these weights, rounded to ``dtype``."""
-        head = cls(weights.input_dim, weights.qk_dim, weights.v_dim, weights.pos_dim or None, weights.max_seq_len)
-        matrices = {name: matrix if name == "pos" else matrix.T for name, matrix in weights.matrices.items()}
-        head.to(dtype).load_state_dict({f"{name}.weight": torch.tensor(matrix) for name, matrix in matrices.items()})
+        head = cls(
+            weights.input_dim,
+            weights.qk_dim,
+            weights.v_dim,
+            weights.pos_dim or None,
+            weights.max_seq_len,
+        )
+        matrices = {
+            name: matrix if name == "pos" else matrix.T for name, matrix in weights.matrices.items()
+        }
+        head.to(dtype).load_state_dict(
+            {f"{name}.weight": torch.tensor(matrix) for name, matrix in matrices.items()}
+        )
         return head
 
     def to_weights(self) -> HeadWeights:
         """The weights as matrices in float64."""
-        named = {key.removesuffix(".weight"): each.double().cpu().numpy() for key, each in self.state_dict().items()}
-        return HeadWeights(**{name: matrix if name == "pos" else matrix.T for name, matrix in named.items()})
+        named = {
+            key.removesuffix(".weight"): each.double().cpu().numpy()
+            for key, each in self.state_dict().items()
+        }
+        return HeadWeights(
+            **{name: matrix if name == "pos" else matrix.T for name, matrix in named.items()}
+        )
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:
@@ -225,10 +306,22 @@ def _matrix(name: str, values: ArrayLike) -> Array:
     try:
         array = np.array(values)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name}, which is not a table ({error})", "a matrix", "Use rows of one length.") from error
-    require(array.dtype.kind in "biuf", f"{name} of {array.dtype}", "a matrix of numbers", f"Pass {name} as numbers.")
-    got, expected = f"{name} of shape {list(array.shape)}", "a matrix with at least one row and one column"
-    require(array.ndim == 2 and array.size > 0, got, expected, f"Pass {name} as a list of rows.")
+        raise InputError(
+            f"{name}, which is not a table ({error})", "a matrix", "Use rows of one length."
+        ) from error
+    if array.dtype.kind not in "biuf":
+        raise InputError(
+            got=f"{name} of {array.dtype}",
+            expected="a matrix of numbers",
+            fix=f"Pass {name} as numbers.",
+        )
+    got = f"{name} of shape {list(array.shape)}"
+    if array.ndim != 2 or not array.size > 0:
+        raise InputError(
+            got=got,
+            expected="a matrix with at least one row and one column",
+            fix=f"Pass {name} as a list of rows.",
+        )
     array = array.astype(np.float64)
     for row, column in np.argwhere(~np.isfinite(array))[:1].tolist():
         got = f"{name}[{row}, {column}] = {array[row, column]}"
@@ -238,15 +331,29 @@ def _matrix(name: str, values: ArrayLike) -> Array:
 
 
 def _require_length(length: int, longest: int | None) -> None:
-    expected = "at least one" if longest is None else f"1 to {longest}, one row of pos for each"
-    fix = "Shorten the sequence, or give pos more rows." if length else "Pass at least one token."
+    if longest is None:
+        expected = "at least one"
+    else:
+        expected = f"1 to {longest}, one row of pos for each"
+    if length:
+        fix = "Shorten the sequence, or give pos more rows."
+    else:
+        fix = "Pass at least one token."
     fits = length >= 1 and (longest is None or length <= longest)
-    require(fits, f"a sequence of {length} positions", expected, fix)
+    if not fits:
+        raise InputError(
+            got=f"a sequence of {length} positions",
+            expected=expected,
+            fix=fix,
+        )
 
 
 def _table(title: str, rows: Array, names: list[str], columns: Sequence[object] = ()) -> str:
     width = max(len(name) for name in names)
-    lines = [title, " " * width + "".join(f"{column:>11}" for column in columns or range(rows.shape[1]))]
+    lines = [
+        title,
+        " " * width + "".join(f"{column:>11}" for column in columns or range(rows.shape[1])),
+    ]
     for name, row in zip(names, rows, strict=True):
         lines.append(f"{name:>{width}}" + "".join(f"{number:11.4f}" for number in row))
     return "\n".join(lines)

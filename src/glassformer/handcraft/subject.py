@@ -1,7 +1,8 @@
 """The subject of a certificate: of which weights, inputs and definition it speaks.
 
-Two certificates with equal figures may be of different heads. A :class:`Subject` says which one it is: weights and
-definition by their digests, the rest in words. Its own digest is equal for equal subjects alone.
+Two certificates with equal figures may be of different heads. A :class:`Subject` says which one it
+is: weights and definition by their digests, the rest in words. Its own digest is equal for equal
+subjects alone.
 """
 
 import hashlib
@@ -16,7 +17,9 @@ import torch
 
 from glassformer.errors import InputError
 
-_VERSION: str = sys.modules["glassformer"].__version__  # to import the package would be to import what is above
+_VERSION: str = sys.modules[
+    "glassformer"
+].__version__  # to import the package would be to import what is above
 
 
 @dataclass(frozen=True)
@@ -26,13 +29,15 @@ class Subject:
     Attributes:
         kind: The kind of model.
         definition: The name of what it should compute.
-        inputs: The alphabet or vocabulary, as texts that differ where tokens differ, and other tokens in front.
+        inputs: The alphabet or vocabulary, as texts that differ where tokens differ, and other
+            tokens in front.
         max_len: Length of the longest input.
         readout: How outputs are read.
         tolerance: The largest error that is allowed; None if only the readout counts.
         dtype: Number format of the weights and of what is computed from them.
         weights_digest: SHA-256 of all weights with their names, shapes and dtypes.
-        definition_digest: SHA-256 of the outputs that the definition asks for, on the inputs that were run.
+        definition_digest: SHA-256 of the outputs that the definition asks for, on the inputs that
+            were run.
         version: Version of glassformer, whose proof it is.
     """
 
@@ -58,11 +63,17 @@ class Subject:
         Raises:
             InputError: A subject with other attributes, all of which are named.
         """
-        names = [each.name for each in fields(self) if getattr(self, each.name) != getattr(other, each.name)]
+        names = [
+            each.name
+            for each in fields(self)
+            if getattr(self, each.name) != getattr(other, each.name)
+        ]
         if names:
             raise InputError(
-                "a certificate of " + ", ".join(f"{name} = {getattr(self, name)!r}" for name in names),
-                "a certificate of " + ", ".join(f"{name} = {getattr(other, name)!r}" for name in names),
+                "a certificate of "
+                + ", ".join(f"{name} = {getattr(self, name)!r}" for name in names),
+                "a certificate of "
+                + ", ".join(f"{name} = {getattr(other, name)!r}" for name in names),
                 "Verify this one: a certificate covers nothing else.",
             )
 
@@ -77,7 +88,8 @@ class Subject:
         Raises:
             InputError: Other attributes than these, or a digest that is not theirs.
         """
-        expected, fix = "the attributes of a subject with their digest", "Verify the model again."
+        expected = "the attributes of a subject with their digest"
+        fix = "Verify the model again."
         try:
             named = {name: value for name, value in values.items() if name != "digest"}
             subject = cls(**{**named, "inputs": tuple(named["inputs"])})
@@ -85,7 +97,9 @@ class Subject:
         except (TypeError, KeyError) as error:
             raise InputError(f"a subject with {sorted(values)}", expected, fix) from error
         if values.get("digest") != digest:
-            raise InputError(f"a subject with digest = {values.get('digest')!r}", f"{digest!r}", fix)
+            raise InputError(
+                f"a subject with digest = {values.get('digest')!r}", f"{digest!r}", fix
+            )
         return subject
 
 
@@ -93,7 +107,9 @@ def weights_digest(weights: Mapping[str, np.ndarray | torch.Tensor]) -> str:
     """SHA-256 of arrays or tensors by name, with shapes and dtypes."""
     digest = hashlib.sha256()
     for name, values in sorted(weights.items()):
-        digest.update(f"{name} {str(values.dtype).removeprefix('torch.')} {list(values.shape)}\n".encode())
+        digest.update(
+            f"{name} {str(values.dtype).removeprefix('torch.')} {list(values.shape)}\n".encode()
+        )
         if isinstance(values, torch.Tensor):
             values = values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
         digest.update(np.ascontiguousarray(values).data)

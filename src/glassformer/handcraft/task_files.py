@@ -5,18 +5,19 @@
     {"letters": "ABC", "cls": false, "readout": "argmax", "tolerance": 0.001,
      "examples": [{"input": "ABCC", "output": "ABCC"}, {"input": "CA", "output": "CA"}]}
 
-An output is text (each position outputs that letter, one-hot), a list of numbers (one for each position), or a list of
-lists of numbers. Only ``letters`` and ``examples`` are required.
+An output is text (each position outputs that letter, one-hot), a list of numbers (one for each
+position), or a list of lists of numbers. Only ``letters`` and ``examples`` are required.
 
-**Python**, ``mine.py``: a function that returns the wanted output of any sequence, so that all sequences are checked::
+**Python**, ``mine.py``: a function that returns the wanted output of any sequence, so that all
+sequences are checked::
 
     letters, max_len = "AB", 5
 
     def target(sequence):
         return [1 if letter == sequence[0] else -1 for letter in sequence]
 
-``cls``, ``readout`` and ``tolerance`` are optional as well. Such a file can do anything on the computer that it is run
-on, so it is run only on request.
+``cls``, ``readout`` and ``tolerance`` are optional as well. Such a file can do anything on the
+computer that it is run on, so it is run only on request.
 """
 
 from numbers import Real
@@ -29,7 +30,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from glassformer.config import Positive, config
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.files import local_path
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.tasks import Readout, Target, Task
@@ -40,7 +41,9 @@ Rows = Float[np.ndarray, "letter v_dim"]
 
 MAX_EXAMPLES = 20_000
 MAX_CELLS = 1 << 23
-"""Limit on examples x positions x positions x numbers of an output, each example counted with the longest length."""
+"""Limit on examples x positions x positions x numbers of an output, each example counted with the
+longest length.
+"""
 
 
 class _Example(TypedDict):
@@ -62,8 +65,8 @@ class TaskFile:
 def read_task(path: Path | str, run_python: bool = False) -> Task:
     """The task that the file ``path`` describes; its name is the file's.
 
-    Without ``readout``, it is the sign of outputs with one number and the largest entry of longer ones. Without
-    ``tolerance``, only the readout counts.
+    Without ``readout``, it is the sign of outputs with one number and the largest entry of longer
+    ones. Without ``tolerance``, only the readout counts.
 
     Args:
         path: Ends in .json or .py.
@@ -72,15 +75,23 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
     path = local_path(path)
     kind = path.suffix.lower()
     known = kind in (".json", ".py")
-    require(known, f"the task file {shown(path)}", "a .json table of examples or a .py file", "Rename it.")
+    if not known:
+        raise InputError(
+            got=f"the task file {shown(path)}",
+            expected="a .json table of examples or a .py file",
+            fix="Rename it.",
+        )
     if kind == ".py":
         require_permission(path, run_python)
     settings, space, v_dim, target = _read_table(path) if kind == ".json" else _run_program(path)
     readout: Readout = "sign" if v_dim == 1 else "argmax"
     with in_file(path):
-        got = f"readout = {settings.readout!r} for outputs of {v_dim} numbers"
-        fix = "Use the other readout, or change the outputs."
-        require(settings.readout in (None, readout), got, "sign for one number, argmax for more", fix)
+        if settings.readout not in (None, readout):
+            raise InputError(
+                got=f"readout = {settings.readout!r} for outputs of {v_dim} numbers",
+                expected="sign for one number, argmax for more",
+                fix="Use the other readout, or change the outputs.",
+            )
     return Task(
         name=shown(Path(path.stem)),
         summary=f"the task of {shown(path)}",
@@ -89,37 +100,71 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
         target=target,
         readout=readout,
         tolerance=settings.tolerance,
-        # How far the largest entry of an output stands above the others is not known without computing all outputs.
+        # How far the largest entry of an output stands above the others is not known without
+        # computing all outputs.
         decisive_error=0.0,
-        examples=tuple(example["input"] for example in settings.examples) if settings.examples else None,
+        examples=tuple(example["input"] for example in settings.examples)
+        if settings.examples
+        else None,
     )
 
 
 def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
     content = parse_json(path)
     with in_file(path):
-        require(isinstance(content, dict), "JSON that is not an object", 'an object {"letters": ...}', "Add the names.")
+        if not isinstance(content, dict):
+            raise InputError(
+                got="JSON that is not an object",
+                expected='an object {"letters": ...}',
+                fix="Add the names.",
+            )
         table = TaskFile(**content)
         examples = table.examples or []
-        require(bool(examples), "no examples", "letters and examples", "Add examples.")
+        if not bool(examples):
+            raise InputError(
+                got="no examples",
+                expected="letters and examples",
+                fix="Add examples.",
+            )
         inputs = [example["input"] for example in examples]
         space = SequenceSpace(tuple(table.letters), max(map(len, inputs)), table.cls)
         v_dim = _rows(inputs[0], examples[0]["output"], space).shape[1]
         cells = len(inputs) * space.num_positions**2 * v_dim
-        got = f"{len(inputs):,} examples of up to {space.max_len:,} letters with outputs of {v_dim:,} numbers"
-        expected = f"at most {MAX_CELLS:,} for examples x positions x positions x numbers, not {cells:,}"
-        require(cells <= MAX_CELLS, got, expected, "Split the file.")
+        if not cells <= MAX_CELLS:
+            raise InputError(
+                got=(
+                    f"{len(inputs):,} examples of up to {space.max_len:,} letters with outputs of "
+                    f"{v_dim:,} numbers"
+                ),
+                expected=(
+                    f"at most {MAX_CELLS:,} for examples x positions x positions x numbers, not "
+                    f"{cells:,}"
+                ),
+                fix="Split the file.",
+            )
         wanted: dict[str, Rows] = {}
         for example in examples:
             text = example["input"]
             space.encode(text)
-            require(text not in wanted, f"the input {short(text)} twice", "each input once", "Remove one of them.")
+            if text in wanted:
+                raise InputError(
+                    got=f"the input {short(text)} twice",
+                    expected="each input once",
+                    fix="Remove one of them.",
+                )
             wanted[text] = _rows(text, example["output"], space, v_dim)
 
-    def target(numbers: Int[np.ndarray, "sequence letter"]) -> Float[np.ndarray, "sequence letter v_dim"]:
+    def target(
+        numbers: Int[np.ndarray, "sequence letter"],
+    ) -> Float[np.ndarray, "sequence letter v_dim"]:
         texts = [space.decode(row) for row in numbers]
         for text in texts:
-            require(text in wanted, f"the sequence {short(text)}", "a listed example", "Add it to the task's file.")
+            if text not in wanted:
+                raise InputError(
+                    got=f"the sequence {short(text)}",
+                    expected="a listed example",
+                    fix="Add it to the task's file.",
+                )
         return np.stack([wanted[text] for text in texts])
 
     return table, space, v_dim, target
@@ -128,9 +173,20 @@ def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
 def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
     made = run_python_file(path, ("letters", "max_len", "target"))
     with in_file(path):
-        settings = TaskFile(**{name: made[name] for name in ("letters", "cls", "readout", "tolerance") if name in made})
+        settings = TaskFile(
+            **{
+                name: made[name]
+                for name in ("letters", "cls", "readout", "tolerance")
+                if name in made
+            }
+        )
         function = made["target"]
-        require(callable(function), f"target = {short(repr(function))}", "a function", "Define target().")
+        if not callable(function):
+            raise InputError(
+                got=f"target = {short(repr(function))}",
+                expected="a function",
+                fix="Define target().",
+            )
         space = SequenceSpace(tuple(settings.letters), made["max_len"], settings.cls)
 
     def output_of(text: str) -> Any:
@@ -138,13 +194,17 @@ def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
             value = function(text)
         except (Exception, SystemExit) as error:
             raise error_in(path, error, f"for target({text[:40]!r})") from error
-        return value.tolist() if isinstance(value, np.ndarray) else value
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        return value
 
     value = output_of(space.letters[0])
     with in_file(path):
         v_dim = _rows(space.letters[0], value, space).shape[1]
 
-    def target(numbers: Int[np.ndarray, "sequence letter"]) -> Float[np.ndarray, "sequence letter v_dim"]:
+    def target(
+        numbers: Int[np.ndarray, "sequence letter"],
+    ) -> Float[np.ndarray, "sequence letter v_dim"]:
         outputs = [(text, output_of(text)) for text in map(space.decode, numbers)]
         with in_file(path):
             return np.stack([_rows(text, output, space, v_dim) for text, output in outputs])
@@ -155,19 +215,41 @@ def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
 def _rows(text: str, output: Any, space: SequenceSpace, v_dim: int | None = None) -> Rows:
     """The wanted vectors for the positions of ``text``, from any of the three forms of ``output``."""
     got = f"the output {short(repr(output))} for the input {short(text)}"
-    fits, expected = isinstance(output, str | list | tuple), f"a text or a list as long as the input: {len(text)}"
-    require(fits and len(output) == len(text), got, expected, "Give one output for each letter; none for CLS.")
+    fits = isinstance(output, str | list | tuple)
+    if not fits or len(output) != len(text):
+        raise InputError(
+            got=got,
+            expected=f"a text or a list as long as the input: {len(text)}",
+            fix="Give one output for each letter; none for CLS.",
+        )
     if isinstance(output, str):
         made = np.eye(len(space.letters))[space.encode(output)]
     else:
         rows = [list(each) if isinstance(each, list | tuple) else [each] for each in output]
-        numbers = all(isinstance(each, Real) and not isinstance(each, bool) for row in rows for each in row)
+        numbers = all(
+            isinstance(each, Real) and not isinstance(each, bool) for row in rows for each in row
+        )
         try:
-            made = np.array(rows, dtype=float) if numbers else np.empty(0)
+            if numbers:
+                made = np.array(rows, dtype=float)
+            else:
+                made = np.empty(0)
         except (ValueError, OverflowError):  # of different lengths, or above every float
             made = np.empty(0)
-    fits = made.ndim == 2 and made.size > 0 and bool(np.isfinite(made).all()) and v_dim in (None, made.shape[1])
-    as_first = f"; {v_dim} for each letter, as in the first output" if v_dim else ""
-    fix = "Write [1, -1] or [[1, 0], [0, 1]], for example."
-    require(fits, got, f"finite numbers, or lists of them{as_first}", fix)
+    fits = (
+        made.ndim == 2
+        and made.size > 0
+        and bool(np.isfinite(made).all())
+        and v_dim in (None, made.shape[1])
+    )
+    if v_dim:
+        as_first = f"; {v_dim} for each letter, as in the first output"
+    else:
+        as_first = ""
+    if not fits:
+        raise InputError(
+            got=got,
+            expected=f"finite numbers, or lists of them{as_first}",
+            fix="Write [1, -1] or [[1, 0], [0, 1]], for example.",
+        )
     return made

@@ -1,7 +1,9 @@
-"""Verify a head on a task: by running every sequence if there are few enough, else by a bound on the error.
+"""Verify a head on a task: by running every sequence if there are few enough, else by a bound on
+the error.
 
-The result is a :class:`Certificate`: a proof, a counterexample, or neither. What rests on rounding is neither: outputs
-are judged together with all those that another way of computing them may give (:mod:`glassformer.handcraft.rounding`).
+The result is a :class:`Certificate`: a proof, a counterexample, or neither. What rests on rounding
+is neither: outputs are judged together with all those that another way of computing them may give
+(:mod:`glassformer.handcraft.rounding`).
 """
 
 import json
@@ -16,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.errors import InputError, require, require_above_zero
+from glassformer.errors import InputError, require_above_zero
 from glassformer.handcraft import circuits
 from glassformer.handcraft.bounds import Bound, PlaceTables, bound_of_pairs, bound_of_queries
 from glassformer.handcraft.proof_settings import proof_settings
@@ -44,7 +46,9 @@ RestsOn = Literal["every sequence", "the listed examples", "the bound", "samples
 
 @dataclass(frozen=True)
 class Failure:
-    """One output of one sequence (without CLS; positions count its letters from 0) and its largest absolute error."""
+    """One output of one sequence (without CLS; positions count its letters from 0) and its largest
+    absolute error.
+    """
 
     sequence: str
     position: int
@@ -54,13 +58,18 @@ class Failure:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Failure":
-        """The failure that :meth:`Certificate.to_json` wrote; an error that JSON does not have is infinite."""
+        """The failure that :meth:`Certificate.to_json` wrote; an error that JSON does not have is
+        infinite.
+        """
         numbers = {name: tuple(values[name]) for name in ("output", "target")}
         error = math.inf if values["error"] is None else values["error"]
         return cls(**{**values, **numbers, "error": error})
 
     def __str__(self) -> str:
-        got, wanted = (" ".join(f"{number:.4g}" for number in numbers) for numbers in (self.output, self.target))
+        got, wanted = (
+            " ".join(f"{number:.4g}" for number in numbers)
+            for numbers in (self.output, self.target)
+        )
         return f"{self.sequence}, position {self.position}: got [{got}], wanted [{wanted}]"
 
 
@@ -69,23 +78,28 @@ class Certificate:
     """The verdict on one head and one task, with the figures that support it.
 
     Attributes:
-        verdict: "holds", "fails" with a counterexample, or "undecided": neither a counterexample nor a proof. Both of
-            the first are so in exact arithmetic and for every way of computing the head in this number format.
-        rests_on: "every sequence" and "the listed examples" were all run. "the bound" follows from the scores and
-            values of all pairs of places, and covers all sequences though only some were run. "samples" proves nothing.
+        verdict: "holds", "fails" with a counterexample, or "undecided": neither a counterexample
+            nor a proof. Both of the first are so in exact arithmetic and for every way of computing
+            the head in this number format.
+        rests_on: "every sequence" and "the listed examples" were all run. "the bound" follows from
+            the scores and values of all pairs of places, and covers all sequences though only some
+            were run. "samples" proves nothing.
         criterion: The condition on every output.
         num_checked: Number of sequences run, of ``num_possible``.
-        num_right: Number of their ``num_outputs`` whose readout is correct, or whose error is within the tolerance, as
-            they were computed.
+        num_right: Number of their ``num_outputs`` whose readout is correct, or whose error is
+            within the tolerance, as they were computed.
         num_undecided: Number of these for which rounding decides whether they are correct.
         largest_error: Largest absolute error of these, that of ``worst``.
-        margin: Smallest difference between a query's best wanted score and its best unwanted one; None if no query
-            has unwanted keys, or if neither all sequences were run nor a description says which keys are wanted.
-        bound: Upper bound on the error, see :mod:`glassformer.handcraft.bounds`; infinite if unknown.
+        margin: Smallest difference between a query's best wanted score and its best unwanted one;
+            None if no query has unwanted keys, or if neither all sequences were run nor a
+            description says which keys are wanted.
+        bound: Upper bound on the error, see :mod:`glassformer.handcraft.bounds`; infinite if
+            unknown.
         counterexample: The first output that fails, in order of length and alphabet.
         undecided: The first output for which rounding decides.
         rounding: How far other ways of computing that output may be from it.
-        subject: The head, task and criterion that it is about; None for results of earlier versions.
+        subject: The head, task and criterion that it is about; None for results of earlier
+            versions.
     """
 
     task: str
@@ -111,8 +125,9 @@ class Certificate:
     def holds(self) -> bool:
         """Whether the verdict is "holds": a proof for all sequences that ``rests_on`` names.
 
-        If that is the bound, the head is proved to do what the task's description says on every sequence; that the
-        description agrees with the target was checked on ``num_checked`` sequences.
+        If that is the bound, the head is proved to do what the task's description says on every
+        sequence; that the description agrees with the target was checked on ``num_checked``
+        sequences.
         """
         return self.verdict == "holds"
 
@@ -139,7 +154,9 @@ class Certificate:
             return cls(**named)
         except (TypeError, KeyError, AttributeError) as error:
             fix = "Verify the head again."
-            raise InputError(f"values without {error}", "a certificate that names its subject", fix) from error
+            raise InputError(
+                f"values without {error}", "a certificate that names its subject", fix
+            ) from error
 
     def require_subject(self, head: HeadWeights, task: Task) -> None:
         """Refuse to speak of another head or task, by what the certificate's subject names.
@@ -148,14 +165,24 @@ class Certificate:
             InputError: Other weights, letters, length, readout or targets. They are named.
         """
         if self.subject is None:
-            raise InputError("a certificate that names no subject", "one that does", "Verify the head again.")
-        limit = 0 if self.rests_on in ("the bound", "samples") else task.count
+            raise InputError(
+                "a certificate that names no subject", "one that does", "Verify the head again."
+            )
+        if self.rests_on in ("the bound", "samples"):
+            limit = 0
+        else:
+            limit = task.count
         dtype = getattr(torch, self.subject.dtype)
-        self.subject.require(subject_of(head, task, tolerance=self.subject.tolerance, dtype=dtype, limit=limit))
+        self.subject.require(
+            subject_of(head, task, tolerance=self.subject.tolerance, dtype=dtype, limit=limit)
+        )
 
     def __str__(self) -> str:
         share = self.num_right / self.num_outputs
-        margin = f"{self.margin:.6g}" if self.margin is not None else "none"
+        if self.margin is not None:
+            margin = f"{self.margin:.6g}"
+        else:
+            margin = "none"
         known = math.isfinite(self.bound)
         checked = f"{self.num_checked:,}"
         possible = format_count(self.num_possible)
@@ -171,7 +198,8 @@ class Certificate:
             *([f"  covers          {self.covers}"] if self.subject else []),
             f"  based on        {basis}",
             f"  correct         {self.num_right:,} of {self.num_outputs:,} outputs ({share:.2%})",
-            f"  largest error   {self.largest_error:.3g}" + (f" at {self.worst}" if self.worst else ""),
+            f"  largest error   {self.largest_error:.3g}"
+            + (f" at {self.worst}" if self.worst else ""),
             f"  margin          {margin if known or self.margin is not None else 'unknown'}",
             f"  bound on error  {rounded_up(self.bound, 3) if known else 'unknown'}",
         ]
@@ -179,19 +207,29 @@ class Certificate:
             lines.append(f"  counterexample  {self.counterexample}")
         if self.verdict == "undecided" and self.undecided is not None:
             outputs = f"{self.num_undecided:,} of {self.num_outputs:,} outputs"
-            lines.append(f"  rounding        decides {outputs}, by up to {rounded_up(self.rounding, 3)}")
+            lines.append(
+                f"  rounding        decides {outputs}, by up to {rounded_up(self.rounding, 3)}"
+            )
             lines.append(f"  the first       {self.undecided}")
         return "\n".join(lines)
 
     @property
     def covers(self) -> str:
-        """The sequences of the subject, with their letters and lengths, in words; empty without a subject."""
+        """The sequences of the subject, with their letters and lengths, in words; empty without a
+        subject.
+        """
         if self.subject is None:
             return ""
         first = ", after CLS" if self.subject.inputs[-1] == CLS else ""
         letters = [name for name in self.subject.inputs if name != CLS]
-        listed = " ".join(letters) if len(letters) <= _MOST_LETTERS else f"{letters[0]} to {letters[-1]}"
-        lengths = "1 letter" if self.subject.max_len == 1 else f"1 to {self.subject.max_len} letters"
+        if len(letters) <= _MOST_LETTERS:
+            listed = " ".join(letters)
+        else:
+            listed = f"{letters[0]} to {letters[-1]}"
+        if self.subject.max_len == 1:
+            lengths = "1 letter"
+        else:
+            lengths = f"1 to {self.subject.max_len} letters"
         return f"{lengths} of {listed}{first}"
 
 
@@ -204,21 +242,25 @@ def verify(
     dtype: torch.dtype = torch.float64,
     limit: int = 1_000_000,
 ) -> Certificate:
-    """Prove that ``head`` solves ``task``, find a sequence on which it does not, or return "undecided".
+    """Prove that ``head`` solves ``task``, find a sequence on which it does not, or return
+    "undecided".
 
-    Up to ``limit`` sequences are all run, in batches, shorter ones first. Beyond that, all short ones, regular ones of
-    every length and up to 2,000 random ones are run in search of a counterexample, and
-    :func:`~glassformer.handcraft.bounds.bound_of_pairs` decides: it proves, for every sequence, that the head does what
-    the task's description says. That the description matches the target is checked only on the sequences that are run.
+    Up to ``limit`` sequences are all run, in batches, shorter ones first. Beyond that, all short
+    ones, regular ones of every length and up to 2,000 random ones are run in search of a
+    counterexample, and
+    :func:`~glassformer.handcraft.bounds.bound_of_pairs` decides: it proves, for every sequence,
+    that the head does what the task's description says. That the description matches the target is
+    checked only on the sequences that are run.
 
-    "Holds" and "fails" are so in exact arithmetic, in :class:`~glassformer.handcraft.single_head.NumpyHead` and in
-    :class:`~glassformer.handcraft.single_head.SingleHead`, in any batch. Where these may differ by rounding, the
-    verdict is "undecided". Settings of the caller (autocast, precisions, dtypes, devices, NumPy's errors) change
-    nothing.
+    "Holds" and "fails" are so in exact arithmetic, in
+    :class:`~glassformer.handcraft.single_head.NumpyHead` and in
+    :class:`~glassformer.handcraft.single_head.SingleHead`, in any batch. Where these may differ by
+    rounding, the verdict is "undecided". Settings of the caller (autocast, precisions, dtypes,
+    devices, NumPy's errors) change nothing.
 
     Args:
-        tolerance: The largest error of an output that counts as solved. With ``None`` only the readout has to be
-            correct (largest entry, or sign). ``"task"`` takes the task's own.
+        tolerance: The largest error of an output that counts as solved. With ``None`` only the
+            readout has to be correct (largest entry, or sign). ``"task"`` takes the task's own.
         dtype: Number format in which the head is run: float64 or float32.
         limit: Largest number of sequences that are all run.
 
@@ -236,11 +278,17 @@ def verify(
     matrices = {name: torch.tensor(matrix, dtype=dtype) for name, matrix in head.matrices.items()}
     rounded = _rounded(head, matrices, dtype)
     roundoff = torch.finfo(dtype).eps / 2
-    tables, most = PlaceTables.of(rounded, task.space, roundoff), torch.finfo(dtype).max / 4
+    tables = PlaceTables.of(rounded, task.space, roundoff)
+    most = torch.finfo(dtype).max / 4
     below = f"below {most:.2g}, which {dtype} can hold"
     kinds = (("queries or keys", "Km or Qm"), ("scores", "Km or Qm"), ("sums of values", "Vm"))
     for size, (kind, matrix) in zip(tables.largest, kinds, strict=True):
-        require(size < most, f"{kind} of up to {size:.3g}", below, f"Scale {matrix} down.")
+        if not size < most:
+            raise InputError(
+                got=f"{kind} of up to {size:.3g}",
+                expected=below,
+                fix=f"Scale {matrix} down.",
+            )
     rounding = OutputRounding(rounded, task.space, tables, roundoff)
     tally = _Tally(task, matrices, tables, rounding, tolerance, _definition(task))
     run_all = task.examples is not None or task.count <= limit
@@ -249,12 +297,16 @@ def verify(
     subject = _subject(head, task, tolerance, dtype, tally.definition)
     if run_all:
         return tally.certificate(
-            subject, "every sequence" if task.examples is None else "the listed examples", tally.known
+            subject,
+            "every sequence" if task.examples is None else "the listed examples",
+            tally.known,
         )
     if task.description is None or not tally.missed <= _SAME_TARGET:
         return tally.certificate(subject, "samples", Bound(math.inf, math.inf))
     proved = bound_of_pairs(tables, task.description)
-    return tally.certificate(subject, "the bound", proved._replace(error=proved.error + tally.missed))
+    return tally.certificate(
+        subject, "the bound", proved._replace(error=proved.error + tally.missed)
+    )
 
 
 def subject_of(
@@ -265,7 +317,9 @@ def subject_of(
     dtype: torch.dtype = torch.float64,
     limit: int = 1_000_000,
 ) -> Subject:
-    """The subject of the certificate that :func:`verify` gives for the same arguments, without running the head."""
+    """The subject of the certificate that :func:`verify` gives for the same arguments, without
+    running the head.
+    """
     tolerance = task.tolerance if tolerance == "task" else tolerance
     _require_settings(tolerance, dtype)
     require_fits(head, task)
@@ -280,7 +334,11 @@ def _definition(task: Task) -> DefinitionDigest:
 
 
 def _subject(
-    head: HeadWeights, task: Task, tolerance: float | None, dtype: torch.dtype, definition: DefinitionDigest
+    head: HeadWeights,
+    task: Task,
+    tolerance: float | None,
+    dtype: torch.dtype,
+    definition: DefinitionDigest,
 ) -> Subject:
     return Subject(
         kind="head",
@@ -298,8 +356,18 @@ def _subject(
 def _require_settings(tolerance: float | None, dtype: torch.dtype) -> None:
     if tolerance is not None:
         require_above_zero(tolerance=tolerance)
-    require(dtype in (torch.float64, torch.float32), f"dtype = {dtype}", "torch.float64 or float32", "Use one of them.")
-    require(not is_edited(), "a head within edits", "the head alone", "Verify it outside of intervene().")
+    if dtype not in (torch.float64, torch.float32):
+        raise InputError(
+            got=f"dtype = {dtype}",
+            expected="torch.float64 or float32",
+            fix="Use one of them.",
+        )
+    if is_edited():
+        raise InputError(
+            got="a head within edits",
+            expected="the head alone",
+            fix="Verify it outside of intervene().",
+        )
 
 
 def _rounded(head: HeadWeights, matrices: dict[str, Tensor], dtype: torch.dtype) -> HeadWeights:
@@ -309,17 +377,23 @@ def _rounded(head: HeadWeights, matrices: dict[str, Tensor], dtype: torch.dtype)
     try:
         return HeadWeights(**{name: matrix.double().numpy() for name, matrix in matrices.items()})
     except InputError as error:
-        raise InputError(error.got, f"weights that {dtype} can hold", "Scale the weights down.") from error
+        raise InputError(
+            error.got, f"weights that {dtype} can hold", "Scale the weights down."
+        ) from error
 
 
 def _cases(task: Task, run_all: bool) -> Iterator[Cases]:
     """All sequences, or candidates for a counterexample."""
     per_block = max(1, _SCORES_AT_ONCE // task.space.num_positions**2)
-    return task.case_blocks(per_block) if run_all else _search(task, per_block)
+    if run_all:
+        return task.case_blocks(per_block)
+    return _search(task, per_block)
 
 
 def _search(task: Task, per_block: int) -> Iterator[Cases]:
-    """Candidates for a counterexample: all short sequences, regular ones of every length, random ones."""
+    """Candidates for a counterexample: all short sequences, regular ones of every length, random
+    ones.
+    """
     space = task.space
     listed = space.longest_listable(_SHORT_SEQUENCES)
     yield from task.case_blocks(per_block, listed)
@@ -332,11 +406,16 @@ def _search(task: Task, per_block: int) -> Iterator[Cases]:
 
 
 def require_fits(head: HeadWeights, task: Task) -> None:
-    """Raise :class:`InputError` naming the matrix of ``head``, if any, that has not the shape that ``task`` needs."""
+    """Raise :class:`InputError` naming the matrix of ``head``, if any, that has not the shape that
+    ``task`` needs.
+    """
     circuits.require_fits(head, task.space)
-    got = f"Vm of shape {list(head.Vm.shape)}"
-    expected = f"{task.v_dim} columns, the length of an output of the task {task.name!r}"
-    require(head.v_dim == task.v_dim, got, expected, "Give Vm one column for each number of an output.")
+    if head.v_dim != task.v_dim:
+        raise InputError(
+            got=f"Vm of shape {list(head.Vm.shape)}",
+            expected=f"{task.v_dim} columns, the length of an output of the task {task.name!r}",
+            fix="Give Vm one column for each number of an output.",
+        )
 
 
 @dataclass
@@ -365,7 +444,11 @@ class _Tally:
         block, counted, target = cases[:3]
         with torch.inference_mode():
             inputs = torch.from_numpy(cases.inputs).to(self.matrices["Km"].dtype)
-            output = run_head(inputs, **self.matrices, real=torch.from_numpy(block.real)).double().numpy()
+            output = (
+                run_head(inputs, **self.matrices, real=torch.from_numpy(block.real))
+                .double()
+                .numpy()
+            )
         # numpy is slow along a short last axis.
         by_entry = np.ascontiguousarray(np.abs(output - target).transpose(2, 0, 1))
         error = by_entry.max(axis=0)
@@ -375,7 +458,10 @@ class _Tally:
         right = error < self.task.decisive_error
         doubtful = counted & ~right
         right[doubtful] = self.task.is_right(output[doubtful], target[doubtful])
-        solved = right if self.tolerance is None else error <= self.tolerance
+        if self.tolerance is None:
+            solved = right
+        else:
+            solved = error <= self.tolerance
         self.num_sequences += len(block.tokens)
         self.num_outputs += int(counted.sum())
         self.num_right += int(((right | solved) & counted).sum())
@@ -384,7 +470,9 @@ class _Tally:
             self.largest_error = float(error.max())
             self.worst = self._failure(cases, output, int(error.argmax()))
         found = bound_of_queries(self.tables, cases.queries or self._queries_by_value(cases))
-        self.known = Bound(min(self.known.margin, found.margin), float(np.maximum(self.known.error, found.error)))
+        self.known = Bound(
+            min(self.known.margin, found.margin), float(np.maximum(self.known.error, found.error))
+        )
         self.missed = max(self.missed, cases.missed)
         if not self._proves(found.error) or not error.max() <= found.error:
             self._decide(cases, output, counted & ~(error < self._certain_error))
@@ -392,12 +480,17 @@ class _Tally:
     @cached_property
     def _certain_error(self) -> float:
         """Outputs with errors below this are right for every way of computing them."""
-        allowed = self.task.decisive_error if self.tolerance is None else self.tolerance
+        if self.tolerance is None:
+            allowed = self.task.decisive_error
+        else:
+            allowed = self.tolerance
         return (allowed - self.rounding.most) * (1 - _OF_A_DIFFERENCE)
 
     def _proves(self, error: float) -> bool:
         """Whether outputs within ``error`` of their targets are right."""
-        return error < self.task.decisive_error if self.tolerance is None else error <= self.tolerance
+        if self.tolerance is None:
+            return error < self.task.decisive_error
+        return error <= self.tolerance
 
     def _decide(
         self,
@@ -405,7 +498,9 @@ class _Tally:
         output: Float[np.ndarray, "sequence position v_dim"],
         doubtful: Bool[np.ndarray, "sequence position"],
     ) -> None:
-        """Take note of the first output that is wrong and of the first that rounding decides, if any."""
+        """Take note of the first output that is wrong and of the first that rounding decides, if
+        any.
+        """
         places = np.argwhere(doubtful)
         if not len(places):
             return
@@ -414,13 +509,18 @@ class _Tally:
         wrong |= ~np.isfinite(output[doubtful]).all(axis=1)
         radius = np.full(len(places), self.rounding.most)
         place = self.task.space.place_of(cases.block)
-        rest, step = np.flatnonzero(~(right | wrong)), max(1, _KEYS_AT_ONCE // place.shape[1] // output.shape[2])
+        rest = np.flatnonzero(~(right | wrong))
+        step = max(1, _KEYS_AT_ONCE // place.shape[1] // output.shape[2])
         for start in range(0, len(rest), step):
             some = rest[start : start + step]
             rows, positions = places[some].T
-            computed = self.rounding.compute(place[rows, positions], place[rows], cases.block.real[rows])
+            computed = self.rounding.compute(
+                place[rows, positions], place[rows], cases.block.real[rows]
+            )
             if not (np.abs(output[rows, positions] - computed.outputs) <= computed.radius).all():
-                raise RuntimeError("an output further from others of the same head than rounding allows")
+                raise RuntimeError(
+                    "an output further from others of the same head than rounding allows"
+                )
             target = cases.target[rows, positions]
             right[some], wrong[some] = self._certainty(computed.outputs, target, computed.radius)
             radius[some] = computed.radius.max(axis=1)
@@ -454,12 +554,18 @@ class _Tally:
         if self.tolerance is not None:
             criterion = f"every error at most {self.tolerance:g}"
         else:
-            criterion = "every sign right" if self.task.readout == "sign" else "every largest entry right"
+            if self.task.readout == "sign":
+                criterion = "every sign right"
+            else:
+                criterion = "every largest entry right"
         verdict: Verdict = "holds"
         if self.first is not None:
             verdict = "fails"
         elif rests_on in ("the bound", "samples"):
-            verdict = "holds" if self._proves(known.error) else "undecided"
+            if self._proves(known.error):
+                verdict = "holds"
+            else:
+                verdict = "undecided"
         elif self.undecided is not None:
             verdict = "undecided"
         return Certificate(
@@ -484,18 +590,27 @@ class _Tally:
         )
 
     def _queries_by_value(self, cases: Cases) -> Queries:
-        """The queries without a description: wanted are the keys whose value is the target, or all if there is none."""
-        space, block = self.task.space, cases.block
-        values, real = self.tables.values[space.place_of(block)], block.real[:, None, :]
+        """The queries without a description: wanted are the keys whose value is the target, or all
+        if there is none.
+        """
+        space = self.task.space
+        block = cases.block
+        values = self.tables.values[space.place_of(block)]
+        real = block.real[:, None, :]
         distance = np.abs(values[:, None, :, :] - cases.target[:, :, None, :]).max(axis=3)
         matches = (distance <= (self.tolerance or _SAME_TARGET)) & real
         wanted = np.where(matches.any(axis=2, keepdims=True), matches, real)
         return queries_of(space, block, cases.counted, wanted, cases.target)
 
-    def _failure(self, cases: Cases, output: Float[np.ndarray, "sequence position v_dim"], index: int) -> Failure:
+    def _failure(
+        self, cases: Cases, output: Float[np.ndarray, "sequence position v_dim"], index: int
+    ) -> Failure:
         row, position = divmod(index, output.shape[1])
         first = int(self.task.space.has_cls)
         letters = cases.block.tokens[row, first:][cases.block.real[row, first:]]
-        got, wanted = output[row, position].tolist(), cases.target[row, position].tolist()
+        got = output[row, position].tolist()
+        wanted = cases.target[row, position].tolist()
         error = float(np.abs(output[row, position] - cases.target[row, position]).max())
-        return Failure(self.task.space.decode(letters), position - first, tuple(got), tuple(wanted), error)
+        return Failure(
+            self.task.space.decode(letters), position - first, tuple(got), tuple(wanted), error
+        )

@@ -1,12 +1,14 @@
 """A head's matrices in files; two formats, each readable and writable without this package.
 
-- ``head.json``: an object ``{"Km": [[1, 0], [0, 1]], "Qm": ..., "Vm": ..., "pos": ...}`` of lists of rows;
+- ``head.json``: an object ``{"Km": [[1, 0], [0, 1]], "Qm": ..., "Vm": ..., "pos": ...}`` of lists
+  of rows;
 - ``head.npz``: arrays of these names, as ``numpy.savez`` writes them.
 
-``pos`` is optional. A head.json may also say which exercise it answers, by ``lab``, ``exercise`` and ``seed``.
+``pos`` is optional. A head.json may also say which exercise it answers, by ``lab``, ``exercise``
+and ``seed``.
 
-Files are untrusted: sizes are checked before memory is taken, nothing in a file is ever run, and each error is one line
-that names the file.
+Files are untrusted: sizes are checked before memory is taken, nothing in a file is ever run, and
+each error is one line that names the file.
 """
 
 import io
@@ -22,7 +24,7 @@ from jaxtyping import Float
 from numpy.lib import format as npy
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.files import any_file, holds, local_path, new_file, write_text
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.text import known_name, short, shown
@@ -35,7 +37,8 @@ _NAMES = (*_REQUIRED, "pos")
 _ANSWERED = ("lab", "exercise", "seed")
 _ROWS = TypeAdapter(list[list[float]], config=ConfigDict(strict=True))
 _NPY_HEADER = 4096
-_ZIP_ENTRY, _MOST_ZIP_ENTRIES = b"PK\x01\x02", 64
+_ZIP_ENTRY = b"PK\x01\x02"
+_MOST_ZIP_ENTRIES = 64
 _ENCRYPTED = 0x1
 _NPZ_MARK = b"written by glassformer"
 _END_OF_NPZ = 1024
@@ -47,7 +50,12 @@ def read_head(path: Path | str) -> HeadWeights:
     path = local_path(path)
     readers = {".json": _read_json, ".npz": _read_npz}
     kind = path.suffix.lower()
-    require(kind in readers, shown(path), "a .json file or an .npz file", "Save the matrices in one of these formats.")
+    if kind not in readers:
+        raise InputError(
+            got=shown(path),
+            expected="a .json file or an .npz file",
+            fix="Save the matrices in one of these formats.",
+        )
     matrices = readers[kind](path)
     with in_file(path):
         require_size(matrices)
@@ -57,7 +65,8 @@ def read_head(path: Path | str) -> HeadWeights:
 def write_head(weights: HeadWeights, path: Path | str, *, overwrite: bool = False) -> None:
     """Write ``weights`` so that :func:`read_head` returns exactly the same numbers.
 
-    The suffix, .json or .npz, decides the format. A file that is there already is replaced if this function wrote it,
+    The suffix, .json or .npz, decides the format. A file that is there already is replaced if this
+    function wrote it,
     or with ``overwrite``, and atomically: readers see the old weights or the new ones.
     """
     path = local_path(path)
@@ -84,7 +93,9 @@ def _as_json(weights: HeadWeights) -> str:
 
 
 def _is_written(file: Path) -> bool:
-    """Whether :func:`write_head` wrote a file: .npz has a mark, and in .json not even a space is different."""
+    """Whether :func:`write_head` wrote a file: .npz has a mark, and in .json not even a space is
+    different.
+    """
     if file.suffix.lower() == ".npz":
         return holds(file, _NPZ_MARK, -_END_OF_NPZ)
     try:
@@ -94,30 +105,64 @@ def _is_written(file: Path) -> bool:
 
 
 def require_place(path: Path) -> None:
-    """Raise :class:`InputError` if ``path`` has another suffix than .json and .npz, or is a directory."""
+    """Raise :class:`InputError` if ``path`` has another suffix than .json and .npz, or is a
+    directory.
+    """
     got = shown(path) + (", a directory" if path.is_dir() else "")
     fits = path.suffix.lower() in (".json", ".npz") and not path.is_dir()
-    require(fits, got, "a name that ends in .json or .npz", "Choose another name.")
+    if not fits:
+        raise InputError(
+            got=got,
+            expected="a name that ends in .json or .npz",
+            fix="Choose another name.",
+        )
 
 
 def require_size(matrices: dict[str, Matrix]) -> None:
-    """Raise :class:`InputError` if there are more than ``MAX_NUMBERS`` numbers, which could not be read again."""
+    """Raise :class:`InputError` if there are more than ``MAX_NUMBERS`` numbers, which could not be
+    read again.
+    """
     total = sum(matrix.size for matrix in matrices.values())
-    require(total <= MAX_NUMBERS, f"{total:,} numbers", f"at most {MAX_NUMBERS:,}", "Use a smaller head.")
+    if not total <= MAX_NUMBERS:
+        raise InputError(
+            got=f"{total:,} numbers",
+            expected=f"at most {MAX_NUMBERS:,}",
+            fix="Use a smaller head.",
+        )
 
 
 def _check_names(names: Sequence[str]) -> None:
     for name in names:
-        require(name in _NAMES, f"the matrix {short(name)}", f"{', '.join(_NAMES)}", known_name(name, _NAMES))
-        require(names.count(name) == 1, f"{name} twice", "each matrix once", "Remove one of them.")
+        if name not in _NAMES:
+            raise InputError(
+                got=f"the matrix {short(name)}",
+                expected=f"{', '.join(_NAMES)}",
+                fix=known_name(name, _NAMES),
+            )
+        if names.count(name) != 1:
+            raise InputError(
+                got=f"{name} twice",
+                expected="each matrix once",
+                fix="Remove one of them.",
+            )
     for name in _REQUIRED:
-        require(name in names, f"no {name}", "Km, Qm and Vm, and optionally pos", f"Add {name}.")
+        if name not in names:
+            raise InputError(
+                got=f"no {name}",
+                expected="Km, Qm and Vm, and optionally pos",
+                fix=f"Add {name}.",
+            )
 
 
 def _read_json(path: Path) -> dict[str, Matrix]:
     value = parse_json(path)
     with in_file(path):
-        require(isinstance(value, dict), "no names", 'an object {"Km": [[...]], ...}', "Add the names.")
+        if not isinstance(value, dict):
+            raise InputError(
+                got="no names",
+                expected='an object {"Km": [[...]], ...}',
+                fix="Add the names.",
+            )
         value = {name: rows for name, rows in value.items() if name not in _ANSWERED}
         _check_names(list(value))
         return {name: _matrix(name, rows) for name, rows in value.items()}
@@ -128,10 +173,19 @@ def _matrix(name: str, rows: object) -> Matrix:
         checked = _ROWS.validate_python(rows)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        got = name + "".join(f"[{index}]" for index in first["loc"]) + f" = {short(json.dumps(first['input']))}"
+        got = (
+            name
+            + "".join(f"[{index}]" for index in first["loc"])
+            + f" = {short(json.dumps(first['input']))}"
+        )
         raise InputError(got, "a list of rows of numbers", "Correct that entry.") from error
     lengths = sorted({len(row) for row in checked})
-    require(len(lengths) == 1, f"{name} with rows of {lengths[:3]} numbers", "rows of one length", "Correct the rows.")
+    if len(lengths) != 1:
+        raise InputError(
+            got=f"{name} with rows of {lengths[:3]} numbers",
+            expected="rows of one length",
+            fix="Correct the rows.",
+        )
     return np.array(checked, dtype=np.float64)
 
 
@@ -141,26 +195,50 @@ def _read_npz(path: Path) -> dict[str, Matrix]:
     with in_file(path):
         # zipfile makes an object for every entry.
         entries = data.count(_ZIP_ENTRY)
-        require(entries <= _MOST_ZIP_ENTRIES, f"{entries:,} entries", "Km, Qm, Vm and pos", "Remove the others.")
+        if not entries <= _MOST_ZIP_ENTRIES:
+            raise InputError(
+                got=f"{entries:,} entries",
+                expected="Km, Qm, Vm and pos",
+                fix="Remove the others.",
+            )
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 members = archive.infolist()
                 # zipfile cuts names off at a zero byte; orig_filename keeps the rest.
                 _check_names([member.orig_filename.removesuffix(".npy") for member in members])
-                return {each.filename.removesuffix(".npy"): _read_member(archive, each) for each in members}
+                return {
+                    each.filename.removesuffix(".npy"): _read_member(archive, each)
+                    for each in members
+                }
         except InputError:
             raise
         except Exception as error:  # a forged archive can make the libraries raise nearly anything
             reason = short(f"{type(error).__name__}: {error}")
-            raise InputError(f"a damaged .npz file ({reason})", "a complete .npz file", "Write it again.") from error
+            raise InputError(
+                f"a damaged .npz file ({reason})", "a complete .npz file", "Write it again."
+            ) from error
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Matrix:
-    name, largest = info.filename, 8 * MAX_NUMBERS + _NPY_HEADER
+    name = info.filename
+    largest = 8 * MAX_NUMBERS + _NPY_HEADER
     # Other methods decompress without a limit on what comes out.
-    plain = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and not info.flag_bits & _ENCRYPTED
-    require(plain, f"{name}, encrypted or compressed by method {info.compress_type}", "a plain array", "Use savez.")
-    require(info.file_size <= largest, f"{name} of {info.file_size:,} bytes", f"at most {largest:,}", "Use fewer.")
+    plain = (
+        info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        and not info.flag_bits & _ENCRYPTED
+    )
+    if not plain:
+        raise InputError(
+            got=f"{name}, encrypted or compressed by method {info.compress_type}",
+            expected="a plain array",
+            fix="Use savez.",
+        )
+    if not info.file_size <= largest:
+        raise InputError(
+            got=f"{name} of {info.file_size:,} bytes",
+            expected=f"at most {largest:,}",
+            fix="Use fewer.",
+        )
     with archive.open(info) as member:
         start = io.BytesIO(member.read(_NPY_HEADER))
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -169,11 +247,34 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Matrix:
         shape, _, dtype = readers[npy.read_magic(start)](start, max_header_size=_NPY_HEADER)
     # Arrays of objects are pickled: unpickling them would run code.
     numeric = dtype.kind in "iuf" and dtype.itemsize <= 8
-    require(numeric, f"{name} of type {short(str(dtype))}", "an array of numbers", "Save it as float64.")
-    require(len(shape) == 2, f"{name} of shape {short(str(shape))}", "a matrix", "Reshape it to two dimensions.")
+    if not numeric:
+        raise InputError(
+            got=f"{name} of type {short(str(dtype))}",
+            expected="an array of numbers",
+            fix="Save it as float64.",
+        )
+    if len(shape) != 2:
+        raise InputError(
+            got=f"{name} of shape {short(str(shape))}",
+            expected="a matrix",
+            fix="Reshape it to two dimensions.",
+        )
     count = math.prod(shape)
-    fits = min(shape) > 0 and count <= MAX_NUMBERS and info.file_size == start.tell() + count * dtype.itemsize
-    got = f"{name} of {info.file_size:,} bytes with a header for the shape {short(str(shape))}"
-    require(fits, got, f"1 to {MAX_NUMBERS:,} numbers, and the bytes that they need", "Write the file again.")
+    fits = (
+        min(shape) > 0
+        and count <= MAX_NUMBERS
+        and info.file_size == start.tell() + count * dtype.itemsize
+    )
+    if not fits:
+        raise InputError(
+            got=(
+                f"{name} of {info.file_size:,} bytes with a header for the shape "
+                f"{short(str(shape))}"
+            ),
+            expected=f"1 to {MAX_NUMBERS:,} numbers, and the bytes that they need",
+            fix="Write the file again.",
+        )
     with archive.open(info) as member:  # whose last byte makes zipfile compare the checksum
-        return npy.read_array(member, allow_pickle=False, max_header_size=_NPY_HEADER).astype(np.float64)
+        return npy.read_array(member, allow_pickle=False, max_header_size=_NPY_HEADER).astype(
+            np.float64
+        )

@@ -1,23 +1,28 @@
 """Attention: full, causal and windowed, with grouped heads, padding and sinks.
 
-:func:`attention` computes :func:`definition` by the fastest exact form, which it chooses in this order:
+:func:`attention` computes :func:`definition` by the fastest exact form, which it chooses in this
+order:
 
-============================  ==================================================================================
-form                          where
-============================  ==================================================================================
-definition                    :func:`glassformer.kernels.plain`, transforms of ``torch.func``, no queries or keys
-definition, in parts          scores with a cap
-C++                           the CPU, from 32 queries on, without a mask, padding or dropout
-PyTorch, its gradients        the CPU with gradients, fewer than 16 queries and no sinks
-PyTorch, our gradients        the CPU with gradients
+============================
+================================================================================== form
+where
+============================
+================================================================================== definition
+:func:`glassformer.kernels.plain`, transforms of ``torch.func``, no queries or keys definition, in
+parts          scores with a cap C++                           the CPU, from 32 queries on, without
+a mask, padding or dropout PyTorch, its gradients        the CPU with gradients, fewer than 16
+queries and no sinks PyTorch, our gradients        the CPU with gradients
 PyTorch, no gradients         the CPU with sinks
-PyTorch's own choice          accelerators, dropout, values of another width, compiled graphs, and all else
-============================  ==================================================================================
+PyTorch's own choice          accelerators, dropout, values of another width, compiled graphs, and
+all else
+============================
+==================================================================================
 
 The forms of PyTorch (``attention_torch``) compute a window in blocks of queries (``windows``); C++
 (``attention_native``) takes it as it is.
 
-Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1; OpenAI 2025, gpt-oss model card (sinks).
+Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1; OpenAI 2025, gpt-oss model card
+(sinks).
 """
 
 from functools import partial
@@ -40,9 +45,11 @@ def weights_of_scores(
     allowed: Bool[Tensor, "*shape key"],
     sink: Float[Tensor, "1 head #query"] | None = None,
 ) -> Float[Tensor, "*batch query key"]:
-    """``exp(scores) / (exp(sink) + sum over keys of exp(scores))`` over allowed keys; 0 for other keys.
+    """``exp(scores) / (exp(sink) + sum over keys of exp(scores))`` over allowed keys; 0 for other
+    keys.
 
-    A row without an allowed key is 0. Without a sink, one more logit of each query, this is the softmax.
+    A row without an allowed key is 0. Without a sink, one more logit of each query, this is the
+    softmax.
     """
     logits = scores.masked_fill(~allowed, -torch.inf)
     empty = ~allowed.any(-1, keepdim=True)
@@ -61,7 +68,8 @@ def scores(
     scale: float,
     cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """``scale * q . k`` in float32 or wider; query head h reads key-value head ``h // (num_heads / num_kv_heads)``.
+    """``scale * q . k`` in float32 or wider; query head h reads key-value head ``h // (num_heads /
+    num_kv_heads)``.
 
     With a cap they are :func:`soft_capped`.
     """
@@ -72,7 +80,9 @@ def scores(
 
 
 def soft_capped(x: Float[Tensor, "*shape"], cap: float) -> Float[Tensor, "*shape"]:
-    """``cap * tanh(x / cap)``: about ``x`` where that is small, and always between ``-cap`` and ``cap``."""
+    """``cap * tanh(x / cap)``: about ``x`` where that is small, and always between ``-cap`` and
+    ``cap``.
+    """
     return cap * torch.tanh(x / cap)
 
 
@@ -115,18 +125,25 @@ def attention(
     mask: Bool[Tensor, "#batch #head #query key"] | None = None,
     cap: float | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
-    """:func:`definition` under the mask of ``pattern``, and ``mask`` if there is one, by the fastest exact form."""
+    """:func:`definition` under the mask of ``pattern``, and ``mask`` if there is one, by the
+    fastest exact form.
+    """
     sink = None if sinks is None else sinks.view(1, -1, 1)
     queries = q.shape[2]
     keys = k.shape[2]
     if mask is not None:
         mask = mask & pattern.mask(queries, keys, q.device)
 
-    # Asked for, or a transform of torch.func, which no fused kernel supports. Fused kernels also end the process
-    # without queries or keys, and read past the keys of fewer texts.
+    # Asked for, or a transform of torch.func, which no fused kernel supports. Fused kernels also
+    # end the process without queries or keys, and read past the keys of fewer texts.
     compiling = torch.compiler.is_compiling()
-    if not compiling and (use_definition() or 0 in (queries, keys) or not len(q) == len(k) == len(v)):
-        allowed = pattern.mask(queries, keys, q.device) if mask is None else mask
+    if not compiling and (
+        use_definition() or 0 in (queries, keys) or not len(q) == len(k) == len(v)
+    ):
+        if mask is None:
+            allowed = pattern.mask(queries, keys, q.device)
+        else:
+            allowed = mask
         return definition(q, k, v, sink, allowed, scale, dropout, cap)
 
     # No fused kernel caps scores.
@@ -135,7 +152,8 @@ def attention(
 
     # C++ visits only tiles of keys that some query sees.
     if mask is None:
-        # A window that reaches past the first key, or a causal rule for the last position alone, forbids nothing.
+        # A window that reaches past the first key, or a causal rule for the last position alone,
+        # forbids nothing.
         pattern = pattern.narrowed(queries, keys)
         if attention_native.takes(q, k, v, sink, pattern, dropout):
             return Fast.apply(_NATIVE, (pattern, None, scale), q, k, v, sink)
@@ -145,10 +163,13 @@ def attention(
     on_cpu = q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]
     trained = _needs_gradients(q, k, v, sink)
     if on_cpu and trained and not compiling:
-        # Its own backward pass lacks sinks, speed in bfloat16, and a second derivative. Of few queries the calls of
-        # ours from Python would take most of the time.
+        # Its own backward pass lacks sinks, speed in bfloat16, and a second derivative. Of few
+        # queries the calls of ours from Python would take most of the time.
         few = sink is None and 2 * queries < attention_native.FEW_QUERIES and q.dtype.itemsize >= 4
-        product = _ITS_GRADIENTS if few and not attention_torch.are_hooked() else _our_gradients
+        if few and not attention_torch.are_hooked():
+            product = _ITS_GRADIENTS
+        else:
+            product = _our_gradients
     elif on_cpu and sink is not None and not trained:
         product = attention_torch.flash_without_gradients
     else:
@@ -169,7 +190,12 @@ def attention(
 def _needs_gradients(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
     if not torch.is_grad_enabled():
         return False
-    return q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
+    return (
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or (sink is not None and sink.requires_grad)
+    )
 
 
 def _some_queries_at_a_time(
@@ -183,7 +209,9 @@ def _some_queries_at_a_time(
     dropout: float,
     cap: float,
 ) -> Tensor:
-    """:func:`definition` of a few queries at a time and the keys that they can see, which keeps the matrix small."""
+    """:func:`definition` of a few queries at a time and the keys that they can see, which keeps the
+    matrix small.
+    """
     parts = []
     queries = q.shape[2]
     keys = k.shape[2]
@@ -194,30 +222,54 @@ def _some_queries_at_a_time(
         if pattern.window is not None:
             first = max(0, keys - queries + start - pattern.window + 1)
         if mask is None:
-            padding = None if pattern.key_padding is None else pattern.key_padding[:, first:last]
+            if pattern.key_padding is None:
+                padding = None
+            else:
+                padding = pattern.key_padding[:, first:last]
             part = Pattern(pattern.causal, pattern.window, padding)
             allowed = part.mask(stop - start, last - first, q.device)
         else:
             allowed = (mask if mask.shape[2] == 1 else mask[:, :, start:stop])[..., first:last]
         seen_k = k[:, :, first:last]
         seen_v = v[:, :, first:last]
-        parts.append(definition(q[:, :, start:stop], seen_k, seen_v, sink, allowed, scale, dropout, cap))
+        parts.append(
+            definition(q[:, :, start:stop], seen_k, seen_v, sink, allowed, scale, dropout, cap)
+        )
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
 def _our_gradients(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None, scale: float, sink: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    mask: Tensor | None,
+    scale: float,
+    sink: Tensor | None,
 ) -> Tensor:
-    """Return PyTorch's kernel on the CPU with a backward pass that takes sinks and can be differentiated."""
+    """Return PyTorch's kernel on the CPU with a backward pass that takes sinks and can be
+    differentiated.
+    """
     options = attention_torch.pattern_of(causal), attention_torch.bias_of(mask, q.dtype), scale
     return Fast.apply(_FLASH, options, q, k, v, sink)
 
 
 def _by_formula(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, pattern: Pattern, bias: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    pattern: Pattern,
+    bias: Tensor | None,
+    scale: float,
 ) -> Tensor:
-    """:func:`definition` of what a fused kernel takes: a pattern, or a bias that is 0 where a key may be seen."""
-    allowed = pattern.mask(q.shape[2], k.shape[2], q.device) if bias is None else bias == 0
+    """:func:`definition` of what a fused kernel takes: a pattern, or a bias that is 0 where a key
+    may be seen.
+    """
+    if bias is None:
+        allowed = pattern.mask(q.shape[2], k.shape[2], q.device)
+    else:
+        allowed = bias == 0
     return definition(q, k, v, sink, allowed, scale)
 
 

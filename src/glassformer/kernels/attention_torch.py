@@ -1,4 +1,5 @@
-"""Attention by PyTorch's fused kernels, and what they lack: sinks, fast gradients in bfloat16, second derivatives.
+"""Attention by PyTorch's fused kernels, and what they lack: sinks, fast gradients in bfloat16,
+second derivatives.
 
 A query that sees no key gives zeros.
 """
@@ -32,12 +33,14 @@ def scaled_dot_product(
 ) -> Float[Tensor, "batch head query value_dim"]:
     """Return PyTorch's own choice of kernel, on any device and with any width of values.
 
-    It gives no log-sum-exp, so a key of zeros stands for the sink: its score comes from an additive mask, and its value
-    is 0.
+    It gives no log-sum-exp, so a key of zeros stands for the sink: its score comes from an additive
+    mask, and its value is 0.
     """
     grouped = q.shape[1] != k.shape[1]
     if sink is None:
-        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped)
+        return F.scaled_dot_product_attention(
+            q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped
+        )
     batch, heads, queries, _ = q.shape
     if causal:
         mask = CAUSAL.mask(queries, k.shape[2], q.device)
@@ -51,9 +54,17 @@ def scaled_dot_product(
 
 
 def flash_without_gradients(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None, scale: float, sink: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    mask: Tensor | None,
+    scale: float,
+    sink: Tensor | None,
 ) -> Tensor:
-    """Return the CPU's kernel, corrected for the sink: cheaper than one more key, which copies keys and values."""
+    """Return the CPU's kernel, corrected for the sink: cheaper than one more key, which copies keys
+    and values.
+    """
     return _flash(q, k, v, sink, causal, bias_of(mask, q.dtype), scale)[0]
 
 
@@ -67,14 +78,18 @@ def flash_of_few_queries(
     scale: float,
     sink: Tensor | None,
 ) -> Tensor:
-    """Return the CPU's kernel with its backward pass, which that of ``by_formula`` replaces where it is differentiated.
+    """Return the CPU's kernel with its backward pass, which that of ``by_formula`` replaces where
+    it is differentiated.
 
-    It takes no sink. What it keeps is not seen by hooks on saved tensors, such as activation checkpointing's.
+    It takes no sink. What it keeps is not seen by hooks on saved tensors, such as activation
+    checkpointing's.
     """
     assert sink is None
     bias = bias_of(mask, q.dtype)
     # The name without "ops", whose calls are resolved in C++.
-    out, _lse = torch._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=bias, scale=scale)
+    out, _lse = torch._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, causal, attn_mask=bias, scale=scale
+    )
 
     def again(
         gradients: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...]
@@ -83,7 +98,9 @@ def flash_of_few_queries(
             return None
         needed = [gradient is not None for gradient in gradients[:3]]
         options = (None, pattern_of(causal), bias, scale)
-        of_inputs = differentiate(lambda q, k, v: by_formula(q, k, v, *options), (q, k, v), needed, grads[0])
+        of_inputs = differentiate(
+            lambda q, k, v: by_formula(q, k, v, *options), (q, k, v), needed, grads[0]
+        )
         return *of_inputs, *gradients[3:]
 
     assert out.grad_fn is not None
@@ -97,9 +114,17 @@ def are_hooked() -> bool:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, pattern: Pattern, bias: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    pattern: Pattern,
+    bias: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, twice as it is kept for the backward pass, and the log-sum-exp of each query."""
+    """Return the output, twice as it is kept for the backward pass, and the log-sum-exp of each
+    query.
+    """
     out, lse = _flash(q, k, v, sink, pattern.causal, bias, scale)
     return out, out, lse
 
@@ -107,7 +132,8 @@ def forward(
 def backward(needed: Sequence[bool], grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:
     """Return the gradients of queries, keys, values and sink.
 
-    The weights are ``exp(scores - lse)``, which are the right ones if a sink is part of the log-sum-exp.
+    The weights are ``exp(scores - lse)``, which are the right ones if a sink is part of the
+    log-sum-exp.
     """
     q, k, v, sink, out, lse, pattern, bias, scale = saved
     if bias is None and attention_native.takes_gradients(q, k, v):
@@ -124,16 +150,25 @@ def backward(needed: Sequence[bool], grad: Tensor, *saved: Any) -> tuple[Tensor 
 
 
 def _flash(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, causal: bool, bias: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    causal: bool,
+    bias: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """Return the output and the log-sum-exp of the CPU's kernel, both corrected for the sink."""
     out, lse = _FLASH(q, k, v, 0.0, causal, attn_mask=bias, scale=scale)
     if sink is None:
         return out, lse
-    # A query that sees no key has lse = -inf or nan; its output is zero already. With a sink of -inf lse stays so.
+    # A query that sees no key has lse = -inf or nan; its output is zero already. With a sink of
+    # -inf lse stays so.
     sink = sink.to(q.dtype).to(lse.dtype)
     sees = lse.isfinite()
-    with_sink = torch.where(sees, torch.logaddexp(lse, sink), torch.where(sink > -torch.inf, sink, lse))
+    with_sink = torch.where(
+        sees, torch.logaddexp(lse, sink), torch.where(sink > -torch.inf, sink, lse)
+    )
     factor = torch.where(sees, torch.exp(lse - with_sink), 0.0)
     return out * factor.unsqueeze(-1).to(out.dtype), with_sink
 

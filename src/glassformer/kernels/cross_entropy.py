@@ -11,14 +11,23 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from glassformer.kernels import native
-from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, differentiate, native_library, use_definition
+from glassformer.kernels.dispatch import (
+    NATIVE_NAMES,
+    Fast,
+    Operation,
+    differentiate,
+    native_library,
+    use_definition,
+)
 from glassformer.kernels.native import declare
 
 _FEW = 2**16  # logits, with which calling the library takes longer than the work
 
 
 def definition(logits: Tensor, targets: Tensor, ignored: int) -> Tensor:
-    """The mean of ``log sum exp(logits) - logits[target]`` over all targets but ``ignored``, in float32 or wider."""
+    """The mean of ``log sum exp(logits) - logits[target]`` over all targets but ``ignored``, in
+    float32 or wider.
+    """
     wide = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(logits.to(wide), targets, ignore_index=ignored)
 
@@ -26,23 +35,30 @@ def definition(logits: Tensor, targets: Tensor, ignored: int) -> Tensor:
 def cross_entropy(
     logits: Float[Tensor, "row vocab"], targets: Int64[Tensor, " row"], ignored: int = -100
 ) -> Float[Tensor, ""]:
-    """:func:`definition`, in nats; on the CPU without a second copy of the logits, in one pass each way.
+    """:func:`definition`, in nats; on the CPU without a second copy of the logits, in one pass each
+    way.
 
-    For the backward pass it keeps the logits and one number per row. NaN where every target is ``ignored``,
-    by default a number that is no token.
+    For the backward pass it keeps the logits and one number per row. NaN where every target is
+    ``ignored``, by default a number that is no token.
     """
     # A compiler fuses the definition, and torch.func transforms it.
     if torch.compiler.is_compiling() or use_definition():
         return definition(logits, targets, ignored)
     # C++, where it pays and the targets are what it takes them for; the definition refuses others.
-    fits = targets.dtype == torch.int64 and targets.shape == logits.shape[:1] and targets.device == logits.device
+    fits = (
+        targets.dtype == torch.int64
+        and targets.shape == logits.shape[:1]
+        and targets.device == logits.device
+    )
     if fits and logits.numel() >= _FEW and native_library(logits) is not None:
         return Fast.apply(_IN_CPP, (ignored,), logits, targets)
     return definition(logits, targets, ignored)
 
 
 declare("cross_entropy", "Tlff", lambda rows, size, *_: (rows * size, rows, rows, rows))
-declare("cross_entropy_backward", "TlfT", lambda rows, size, *_: (rows * size, rows, rows, rows * size))
+declare(
+    "cross_entropy_backward", "TlfT", lambda rows, size, *_: (rows * size, rows, rows, rows * size)
+)
 
 
 def _forward(logits: Tensor, targets: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
@@ -55,7 +71,9 @@ def _forward(logits: Tensor, targets: Tensor, ignored: int) -> tuple[Tensor, Ten
     sizes = (rows, size, ignored, torch.get_num_threads())
     library.call(name, logits.contiguous(), targets.contiguous(), losses, lse, *sizes)
     loss = losses.sum().div_((targets != ignored).sum())
-    return definition(logits, targets, ignored) if loss.isnan() else loss, lse  # it raises for an unknown target
+    return definition(
+        logits, targets, ignored
+    ) if loss.isnan() else loss, lse  # it raises for an unknown target
 
 
 def _backward(
@@ -64,7 +82,9 @@ def _backward(
     """``d logits = (softmax(logits) - [target]) / rows``, 0 in rows that are ignored."""
     library = native_library(logits)
     if library is None:
-        return *differentiate(lambda logits: definition(logits, targets, ignored), (logits,), (True,), grad), None
+        return *differentiate(
+            lambda logits: definition(logits, targets, ignored), (logits,), (True,), grad
+        ), None
     logits = logits.contiguous()
     rows, size = logits.shape
     out = torch.empty_like(logits)

@@ -1,4 +1,5 @@
-"""One decoding step of a whole decoder in one native call: the structures that it reads, and the call.
+"""One decoding step of a whole decoder in one native call: the structures that it reads, and the
+call.
 
 The definition is the forward pass of :class:`~glassformer.models.decoder.Decoder` with a cache.
 :mod:`glassformer.generation.native_step` fills the structures, and decides when they may be used.
@@ -33,7 +34,11 @@ def _fields(kind: type, names: str) -> list[tuple[str, type]]:
 class Norm(ctypes.Structure):
     """An RMSNorm, or a LayerNorm if it is centred, in bfloat16 or float32."""
 
-    _fields_ = (*_fields(c_void_p, "weight bias"), *_fields(c_int64, "centred bfloat16"), ("eps", c_double))
+    _fields_ = (
+        *_fields(c_void_p, "weight bias"),
+        *_fields(c_int64, "centred bfloat16"),
+        ("eps", c_double),
+    )
 
 
 class Rotation(ctypes.Structure):
@@ -50,12 +55,19 @@ class Layer(ctypes.Structure):
     """A block and its cache. Vectors are in the decoder's dtype; what a layer lacks is zero."""
 
     _fields_ = (
-        *_fields(Norm, "attention_norm attention_post_norm ffn_norm ffn_post_norm query_norm key_norm"),
+        *_fields(
+            Norm, "attention_norm attention_post_norm ffn_norm ffn_post_norm query_norm key_norm"
+        ),
         *_fields(Matrix, "query key value output"),
-        *_fields(c_void_p, "query_bias key_bias value_bias output_bias key_weights sinks keys values"),
+        *_fields(
+            c_void_p, "query_bias key_bias value_bias output_bias key_weights sinks keys values"
+        ),
         *_fields(Matrix, "router gate up down"),
         *_fields(c_void_p, "router_bias gate_bias up_bias down_bias"),
-        *_fields(c_int64, "num_heads num_kv_heads slots ff_dim num_experts top_k activation gated parallel"),
+        *_fields(
+            c_int64,
+            "num_heads num_kv_heads slots ff_dim num_experts top_k activation gated parallel",
+        ),
         *_fields(c_int64, "norm_of_all_heads rotation"),
         *_fields(c_double, "alpha limit scale cap"),
     )
@@ -69,12 +81,16 @@ class Decoder(ctypes.Structure):
         *_fields(Norm, "embedding_norm final_norm"),
         ("rotations", ctypes.POINTER(Rotation)),
         ("layers", ctypes.POINTER(Layer)),
-        *_fields(c_int64, "num_rotations num_layers bfloat16 vocab_size hidden_dim head_dim interleaved"),
+        *_fields(
+            c_int64, "num_rotations num_layers bfloat16 vocab_size hidden_dim head_dim interleaved"
+        ),
         *_fields(c_double, "embedding_scale logit_cap"),
     )
 
 
-def _sizes(_decoder: int, batch: int, position: int, vocab_size: int, padded: int, _threads: int) -> Any:
+def _sizes(
+    _decoder: int, batch: int, position: int, vocab_size: int, padded: int, _threads: int
+) -> Any:
     return batch, batch * (position + 1) if padded else 0, batch * vocab_size
 
 
@@ -90,7 +106,8 @@ def decode_step(
     padding: Bool[Tensor, "batch seen"] | None,
     threads: int,
 ) -> Float[Tensor, "batch vocab"] | None:
-    """Logits in float32 after the newest token of each text, whose keys and values are written into the cache.
+    """Logits in float32 after the newest token of each text, whose keys and values are written into
+    the cache.
 
     None, and nothing written, if one of the tokens is outside the vocabulary.
 
@@ -103,7 +120,10 @@ def decode_step(
     """
     batch = len(tokens)
     logits = torch.empty(batch, decoder.vocab_size, dtype=torch.float32, device="cpu")
-    seen = logits.new_empty(0, dtype=torch.bool) if padding is None else padding
+    if padding is None:
+        seen = logits.new_empty(0, dtype=torch.bool)
+    else:
+        seen = padding
     sizes = (batch, position, decoder.vocab_size, seen.numel(), threads)
     done = library.call("decode_step", tokens, seen, logits, ctypes.addressof(decoder), *sizes)
     return None if done == _UNKNOWN_TOKEN else logits

@@ -1,4 +1,5 @@
-"""A mixture of experts: each SwiGLU network runs on the tokens that chose it, and each token sums its experts.
+"""A mixture of experts: each SwiGLU network runs on the tokens that chose it, and each token sums
+its experts.
 
 Source: Jiang et al. 2024, arXiv 2401.04088, section 2.1.
 """
@@ -29,7 +30,9 @@ from glassformer.kernels.swiglu import swiglu, swiglu_backward
 
 
 class Experts(NamedTuple):
-    """The weights of several SwiGLU networks, ``[expert, out, in]``, with biases ``[expert, out]`` or None."""
+    """The weights of several SwiGLU networks, ``[expert, out, in]``, with biases ``[expert, out]``
+    or None.
+    """
 
     gate: Tensor
     up: Tensor
@@ -41,16 +44,21 @@ class Experts(NamedTuple):
 
 
 def definition(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-    """``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``, with weight 0 where e was not chosen."""
+    """``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``, with weight 0 where
+    e was not chosen.
+    """
     count = len(experts.gate)
     share = weights.new_zeros(len(x), count).scatter_add(1, indices, weights).to(x.dtype)
 
     def linear(rows: Tensor, weight: Tensor, bias: Tensor | None, e: int) -> Tensor:
-        return F.linear(rows, weight[e].to(rows.dtype), None if bias is None else bias[e].to(rows.dtype))
+        return F.linear(
+            rows, weight[e].to(rows.dtype), None if bias is None else bias[e].to(rows.dtype)
+        )
 
     mixed = torch.zeros_like(x)
     for e in range(count):
-        gate, up = linear(x, experts.gate, experts.gate_bias, e), linear(x, experts.up, experts.up_bias, e)
+        gate = linear(x, experts.gate, experts.gate_bias, e)
+        up = linear(x, experts.up, experts.up_bias, e)
         out = linear(swiglu(gate, up, experts.clamp), experts.down, experts.down_bias, e)
         mixed = mixed + share[:, e, None] * out
     return mixed
@@ -64,18 +72,21 @@ def mix_experts(
 ) -> Float[Tensor, "token hidden_dim"]:
     """:func:`definition`, with each expert on its own tokens only.
 
-    Token-expert pairs are sorted by expert. On the CPU the experts run one after another, each with its activations in
-    the caches, and in float32 where the processor is slow with bfloat16; elsewhere one grouped product runs all. A
-    single token on the CPU without gradients (a step of decoding) is not sorted. Where rows go depends on values, which
-    a compiled graph cannot follow: compiled with gradients every expert runs on every token. The result is in the dtype
-    of autocast where it is on, otherwise that of ``x``.
+    Token-expert pairs are sorted by expert. On the CPU the experts run one after another, each with
+    its activations in the caches, and in float32 where the processor is slow with bfloat16;
+    elsewhere one grouped product runs all. A single token on the CPU without gradients (a step of
+    decoding) is not sorted. Where rows go depends on values, which
+    a compiled graph cannot follow: compiled with gradients every expert runs on every token. The
+    result is in the dtype of autocast where it is on, otherwise that of ``x``.
     """
     if x.is_meta:  # which rows go where depends on values
         return torch.empty_like(x)
     require_one_device(x, *experts[:6])
     x = x.to(autocast_dtype(x))
     if torch.compiler.is_compiling() and not torch.is_grad_enabled():
-        alpha, limit = (None, None) if experts.clamp is None else (experts.clamp.alpha, experts.clamp.limit)
+        alpha, limit = (
+            (None, None) if experts.clamp is None else (experts.clamp.alpha, experts.clamp.limit)
+        )
         return _mix_op(x, weights, indices, *experts[:6], alpha, limit)
     if torch.compiler.is_compiling() or use_definition():
         return definition(experts, x, weights, indices)
@@ -100,13 +111,16 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tenso
 class _Pairs(NamedTuple):
     """Token-expert pairs, pair = token * top_k + choice.
 
-    oneDNN prepares a product anew for every number of rows that it has not seen, which takes as long as the product.
-    Where it multiplies, each expert has a multiple of 64 rows; those without a pair are of zeros.
+    oneDNN prepares a product anew for every number of rows that it has not seen, which takes as
+    long as the product. Where it multiplies, each expert has a multiple of 64 rows; those without a
+    pair are of zeros.
     """
 
     indices: Tensor
     order: Tensor
-    """The pair in each row, where rows are sorted by expert; the number of pairs where there is none."""
+    """The pair in each row, where rows are sorted by expert; the number of pairs where there is
+    none.
+    """
     place: Tensor
     """The row of each pair."""
     counts: tuple[int, ...]
@@ -115,13 +129,18 @@ class _Pairs(NamedTuple):
     """Whether oneDNN is called for products, of float32."""
 
     @classmethod
-    def of(cls, experts: Experts, x: Tensor, indices: Tensor, expert: Tensor, order: Tensor) -> _Pairs:
+    def of(
+        cls, experts: Experts, x: Tensor, indices: Tensor, expert: Tensor, order: Tensor
+    ) -> _Pairs:
         """``order`` sorts the pairs of ``indices`` by ``expert``."""
         counts = torch.bincount(expert, minlength=len(experts.gate))
-        place, first = torch.empty_like(order), torch.arange(len(order), device=order.device)
+        place = torch.empty_like(order)
+        first = torch.arange(len(order), device=order.device)
         large = len(order) * experts.gate[0].numel() >= LEAST_WORK * len(experts.gate)
         wide = x.dtype == torch.float32 and slow_mkl()
-        onednn = large and wide and native_library(x, experts.gate, experts.up, experts.down) is not None
+        onednn = (
+            large and wide and native_library(x, experts.gate, experts.up, experts.down) is not None
+        )
         if onednn or (large and x.dtype == torch.bfloat16 and not slow_bfloat16()):
             sizes = (counts + 63) // 64 * 64
             shifts = (sizes - counts).cumsum(0) - (sizes - counts)
@@ -143,7 +162,9 @@ class _Pairs(NamedTuple):
 
     def with_zeros(self, x: Tensor) -> Tensor:
         """``x``, with a row of zeros at its end if some rows are of zeros."""
-        return x if len(self.order) == self.indices.numel() else torch.cat([x, x.new_zeros(1, *x.shape[1:])])
+        if len(self.order) == self.indices.numel():
+            return x
+        return torch.cat([x, x.new_zeros(1, *x.shape[1:])])
 
     def tokens(self, x: Tensor, part: slice) -> Tensor:
         """The tokens in some rows, from :meth:`with_zeros`."""
@@ -151,7 +172,9 @@ class _Pairs(NamedTuple):
 
     def sums(self, of_rows: Tensor, weights: Tensor | None = None) -> Tensor:
         """For each token the sum over its rows, weighted: one pass over memory instead of three."""
-        return F.embedding_bag(self.place.view_as(self.indices), of_rows, per_sample_weights=weights, mode="sum")
+        return F.embedding_bag(
+            self.place.view_as(self.indices), of_rows, per_sample_weights=weights, mode="sum"
+        )
 
     def product(self, a: Tensor, b: Tensor, out: Tensor, add: bool = False) -> None:
         """``out = a @ b``, or ``out += a @ b``."""
@@ -163,10 +186,14 @@ class _Pairs(NamedTuple):
 
 
 def _working_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype == torch.bfloat16 and slow_bfloat16() else dtype
+    if dtype == torch.bfloat16 and slow_bfloat16():
+        return torch.float32
+    return dtype
 
 
-def _forward(pairs: _Pairs, experts: Experts, x: Tensor, weights: Tensor, keep: list[Tensor] | None) -> Tensor:
+def _forward(
+    pairs: _Pairs, experts: Experts, x: Tensor, weights: Tensor, keep: list[Tensor] | None
+) -> Tensor:
     """The mixture, expert by expert; ``keep`` receives what enters each expert's activation."""
     dtype = _working_dtype(x.dtype)
     out = x.new_empty(len(pairs.order), experts.down.shape[1], dtype=dtype)
@@ -208,18 +235,25 @@ def _backward(
     """Two tensors are kept for each expert; the output is not needed for any gradient."""
     parts, inside, (pairs, clamp) = others[:6], iter(others[6:-2]), others[-2:]
     gate, up, down = parts[:3]
-    found = [torch.empty_like(part) if need else None for part, need in zip(parts, needed[2:], strict=True)]
+    found = [
+        torch.empty_like(part) if need else None
+        for part, need in zip(parts, needed[2:], strict=True)
+    ]
     unused = [e for e, count in enumerate(pairs.counts) if count == 0]
     for each in found:
         if each is not None and unused:
             each[unused] = 0
     dtype = _working_dtype(x.dtype)
-    factors = pairs.with_zeros(weights.flatten()).index_select(0, pairs.order).to(dtype).unsqueeze(1)
+    factors = (
+        pairs.with_zeros(weights.flatten()).index_select(0, pairs.order).to(dtype).unsqueeze(1)
+    )
     multiply = by_onednn if pairs.onednn else F.linear
-    to_rows, to_factors = factors.new_empty(len(factors), x.shape[1]), torch.empty_like(factors)
+    to_rows = factors.new_empty(len(factors), x.shape[1])
+    to_factors = torch.empty_like(factors)
 
     def add(part: int, e: int, grad: Tensor, rows: Tensor) -> None:
-        to_weight, to_bias = found[part], found[part + 3]
+        to_weight = found[part]
+        to_bias = found[part + 3]
         if to_weight is not None and to_weight.dtype == dtype:
             pairs.product(grad.T, rows, out=to_weight[e])
         elif to_weight is not None:
@@ -227,9 +261,11 @@ def _backward(
         if to_bias is not None:
             to_bias[e] = grad.sum(0)
 
-    with_zeros, flows = pairs.with_zeros(x), pairs.with_zeros(grad)
+    with_zeros = pairs.with_zeros(x)
+    flows = pairs.with_zeros(grad)
     for e, part in pairs.rows():
-        rows, flow = pairs.tokens(with_zeros, part).to(dtype), pairs.tokens(flows, part).to(dtype)
+        rows = pairs.tokens(with_zeros, part).to(dtype)
+        flow = pairs.tokens(flows, part).to(dtype)
         inputs = next(inside), next(inside)
         hidden = swiglu(*inputs, clamp)
         to_hidden = multiply(flow, down[e].to(dtype).T)
@@ -250,31 +286,46 @@ def _backward(
 _ONE_BY_ONE = Operation(_by_formula, _keeping, _backward)
 
 
-def _mix_grouped(experts: Experts, x: Tensor, weights: Tensor, expert: Tensor, order: Tensor, place: Tensor) -> Tensor:
-    """The mixture as one grouped product for each of the three matrices; ``place`` is the inverse of ``order``."""
+def _mix_grouped(
+    experts: Experts, x: Tensor, weights: Tensor, expert: Tensor, order: Tensor, place: Tensor
+) -> Tensor:
+    """The mixture as one grouped product for each of the three matrices; ``place`` is the inverse
+    of ``order``.
+    """
     # Rows are copied and then permuted, for a gradient that adds in one order and rounds once.
     top_k = weights.shape[1]
     chosen = x.unsqueeze(1).expand(-1, top_k, -1).flatten(0, 1).index_select(0, order)
-    ends = torch.searchsorted(expert, torch.arange(len(experts.gate), device=x.device), right=True, out_int32=True)
+    ends = torch.searchsorted(
+        expert, torch.arange(len(experts.gate), device=x.device), right=True, out_int32=True
+    )
 
     def through(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         out = _grouped_product(rows, weight.to(rows.dtype), ends)
-        return out if bias is None else out.add_(bias.to(rows.dtype).index_select(0, expert))
+        if bias is None:
+            return out
+        return out.add_(bias.to(rows.dtype).index_select(0, expert))
 
     gate = through(chosen, experts.gate, experts.gate_bias)
     hidden = swiglu(gate, through(chosen, experts.up, experts.up_bias), experts.clamp)
-    mixed = through(hidden, experts.down, experts.down_bias).index_select(0, place).unflatten(0, (-1, top_k))
+    mixed = (
+        through(hidden, experts.down, experts.down_bias)
+        .index_select(0, place)
+        .unflatten(0, (-1, top_k))
+    )
     return (mixed * weights.to(mixed.dtype).unsqueeze(-1)).sum(1)
 
 
 def _grouped_product(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Rows ``ends[e - 1] .. ends[e]`` times the transposed ``weight[e]``, for every expert e."""
     aligned = all(width * rows.itemsize % 16 == 0 for width in weight.shape[1:])
-    # What the kernel accepts. Compilation may start at this frame after a graph break, where only bfloat16 is accepted.
+    # What the kernel accepts. Compilation may start at this frame after a graph break, where only
+    # bfloat16 is accepted.
     if aligned and rows.dtype != torch.float64 and not torch.compiler.is_compiling():
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
     counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
-    return torch.cat([F.linear(part, each) for part, each in zip(rows.split(counts), weight, strict=True)])
+    return torch.cat(
+        [F.linear(part, each) for part, each in zip(rows.split(counts), weight, strict=True)]
+    )
 
 
 def _mix_for_one_token(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
@@ -290,7 +341,8 @@ def _mix_for_one_token(experts: Experts, x: Tensor, weights: Tensor, indices: Te
     return mixed
 
 
-# Written out, because torch cannot infer it from a function that a run-time type checker has wrapped.
+# Written out, because torch cannot infer it from a function that a run-time type checker has
+# wrapped.
 _MIX_SCHEMA = (
     "(Tensor x, Tensor weights, Tensor indices, Tensor gate, Tensor up, Tensor down, "
     "Tensor? gate_bias, Tensor? up_bias, Tensor? down_bias, float? alpha, float? limit) -> Tensor"

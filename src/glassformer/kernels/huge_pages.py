@@ -1,4 +1,6 @@
-"""Memory for large weights in huge pages, which a processor reads faster: fewer addresses have to be looked up."""
+"""Memory for large weights in huge pages, which a processor reads faster: fewer addresses have to
+be looked up.
+"""
 
 import math
 import mmap
@@ -11,14 +13,17 @@ from torch import Tensor
 
 # The size on x86 and most ARM systems. Elsewhere less of a tensor is in huge pages.
 _PAGE = 2**21
-_SHARED, _ALIGNMENT = 2**25, 64
+_SHARED = 2**25
+_ALIGNMENT = 64
 
 
-def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+def empty_in_huge_pages(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Tensor:
     """A tensor of no particular content, for which Linux is asked for huge pages.
 
-    It begins where a huge page begins. What is left of it after whole ones gets another if it fills at least a third of
-    that, so that memory is not wasted.
+    It begins where a huge page begins. What is left of it after whole ones gets another if it fills
+    at least a third of that, so that memory is not wasted.
 
     Source: madvise(2), ``MADV_HUGEPAGE``.
     """
@@ -36,9 +41,11 @@ def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype, device: torch.
 
 
 class SharedPages:
-    """Huge pages for many tensors, one after another, so that those smaller than a page do not take one each.
+    """Huge pages for many tensors, one after another, so that those smaller than a page do not take
+    one each.
 
-    The pages are given back in parts of 32 MiB, each when all its tensors are gone. Threads may take some at once.
+    The pages are given back in parts of 32 MiB, each when all its tensors are gone. Threads may
+    take some at once.
     """
 
     def __init__(self) -> None:

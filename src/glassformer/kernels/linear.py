@@ -1,5 +1,6 @@
-"""Linear maps: a few tokens in C++, bfloat16 in float32 where there are no products of it, and float32 by oneDNN where
-that is faster than MKL."""
+"""Linear maps: a few tokens in C++, bfloat16 in float32 where there are no products of it, and
+float32 by oneDNN where that is faster than MKL.
+"""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -21,23 +22,32 @@ from glassformer.kernels.dispatch import (
 )
 from glassformer.kernels.native import Library, declare
 
-FEW, FEW_NARROW = 8, 32
-"""Tokens that the C++ form multiplies; the second in bfloat16, on processors without products of it."""
+FEW = 8
+FEW_NARROW = 32
+"""Tokens that the C++ form multiplies; the second in bfloat16, on processors without products of
+it.
+"""
 
 # Fewer weights do not pay for the C++ form, nor for another thread.
-_LEAST, _PER_THREAD = 2**18, 2**16
+_LEAST = 2**18
+_PER_THREAD = 2**16
 # Weights that are widened at a time, so that a large matrix needs little memory.
 _WIDENED = 2**22
 
-LEAST_WORK, LEAST_WORK_HALVES = 2**22, 2**24
-"""Multiply-adds below which a call of oneDNN takes longer than it saves; the second where 512 bits are two halves."""
+LEAST_WORK = 2**22
+LEAST_WORK_HALVES = 2**24
+"""Multiply-adds below which a call of oneDNN takes longer than it saves; the second where 512 bits
+are two halves.
+"""
 
 definition = F.linear
 
 
 @functools.cache
 def avx512_of_amd() -> bool:
-    """Whether the processor has AVX-512 that MKL, which uses it on Intel's processors alone, leaves unused."""
+    """Whether the processor has AVX-512 that MKL, which uses it on Intel's processors alone, leaves
+    unused.
+    """
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
     name = _capabilities().get("cpu_name")
@@ -48,25 +58,33 @@ def avx512_of_amd() -> bool:
 def slow_mkl() -> bool:
     """Whether torch multiplies float32 at half the processor's rate.
 
-    Of AMD's, Zen 4 multiplies 512 bits in two halves: what is read without gradients is a seventh faster by oneDNN,
-    training is not. Its successors have AVX-VNNI, too.
+    Of AMD's, Zen 4 multiplies 512 bits in two halves: what is read without gradients is a seventh
+    faster by oneDNN, training is not. Its successors have AVX-VNNI, too.
     """
     capabilities = _capabilities()
-    return avx512_of_amd() and bool(capabilities.get("avx_vnni") or capabilities.get("avx512_vp2intersect"))
+    return avx512_of_amd() and bool(
+        capabilities.get("avx_vnni") or capabilities.get("avx512_vp2intersect")
+    )
 
 
 def _capabilities() -> Mapping[str, object]:
-    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
+    capabilities: Mapping[str, object] = getattr(
+        torch.cpu, "get_capabilities", dict
+    )()  # not in every torch
     return capabilities
 
 
 def linear(
-    x: Float[Tensor, "*batch in"], weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None
+    x: Float[Tensor, "*batch in"],
+    weight: Float[Tensor, "out in"],
+    bias: Float[Tensor, " out"] | None = None,
 ) -> Float[Tensor, "*batch out"]:
-    """``x @ weight.T + bias``: :func:`definition`, by the fastest form for the number of tokens and the processor.
+    """``x @ weight.T + bias``: :func:`definition`, by the fastest form for the number of tokens and
+    the processor.
 
-    In bfloat16 all forms add in float32 and round once. A few tokens that C++ multiplies, without gradients and by 2^18
-    weights or more, have the same bits in every batch of up to that many, and on any number of threads.
+    In bfloat16 all forms add in float32 and round once. A few tokens that C++ multiplies, without
+    gradients and by 2^18 weights or more, have the same bits in every batch of up to that many, and
+    on any number of threads.
     """
     # Asked first: of small models the call itself would be 1 % of the time.
     if x.is_meta or weight.is_meta or (bias is not None and bias.is_meta):
@@ -77,8 +95,8 @@ def linear(
     large = x.dtype == torch.float32 and (
         (work >= LEAST_WORK and slow_mkl()) or (work >= LEAST_WORK_HALVES and avx512_of_amd())
     )
-    # Torch's own product, where no form below pays or takes it. Of small models such questions take as long as the
-    # product, so the first one that is asked is the one that most products answer.
+    # Torch's own product, where no form below pays or takes it. Of small models such questions take
+    # as long as the product, so the first one that is asked is the one that most products answer.
     if (
         not (few or narrow or large)
         or work == 0
@@ -107,7 +125,10 @@ def linear(
     if form is None:
         return definition(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    out = Fast.apply(form, (), rows, weight, bias) if grad else form.forward(rows, weight, bias)[0]
+    if grad:
+        out = Fast.apply(form, (), rows, weight, bias)
+    else:
+        out = form.forward(rows, weight, bias)[0]
     return out.view(*x.shape[:-1], len(weight))
 
 
@@ -115,14 +136,20 @@ declare("rows", "Tff", lambda rows, width, tokens, _: (rows * width, tokens * wi
 
 
 def few_tokens(
-    library: Library, name: str, weights: tuple[Tensor, ...], x: Tensor, bias: Tensor | None, *sizes: int
+    library: Library,
+    name: str,
+    weights: tuple[Tensor, ...],
+    x: Tensor,
+    bias: Tensor | None,
+    *sizes: int,
 ) -> Tensor:
     """:func:`definition` of a few tokens, by a function of rows.cpp, which adds in float32.
 
-    The first of the weights has a row for each output; ``sizes`` are what the function takes after rows, width and
-    tokens.
+    The first of the weights has a row for each output; ``sizes`` are what the function takes after
+    rows, width and tokens.
     """
-    rows, width = len(weights[0]), x.shape[-1]
+    rows = len(weights[0])
+    width = x.shape[-1]
     out = x.new_empty(*x.shape[:-1], rows, dtype=torch.float32)
     sizes = (rows, width, x.numel() // width, *sizes, threads_for(weights[0]))
     library.call(name, *weights, x.float().contiguous(), out, *sizes)
@@ -147,7 +174,10 @@ def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _onednn_takes(tensors: tuple[Tensor, ...]) -> bool:
-    return all(tensor.is_contiguous() for tensor in tensors[1:]) and native_library(*tensors) is not None
+    return (
+        all(tensor.is_contiguous() for tensor in tensors[1:])
+        and native_library(*tensors) is not None
+    )
 
 
 def _onednn_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor]:
@@ -162,7 +192,9 @@ def _onednn_backward(
     to_bias = grad.sum(0, dtype=torch.float32) if of_bias else None
     grad = grad.contiguous()
     to_x = by_onednn(grad, weight.T) if of_x else None
-    to_weight = by_onednn(grad.T, x.contiguous().T) if of_weight else None
+    to_weight = None
+    if of_weight:
+        to_weight = by_onednn(grad.T, x.contiguous().T)
     return to_x, to_weight, to_bias
 
 
@@ -171,7 +203,9 @@ def _float32_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Te
     wide = x.float()
     out = x.new_empty(len(x), len(weight))
     for rows in parts(weight):
-        out[:, rows] = F.linear(wide, weight[rows].float(), None if bias is None else bias[rows].float())
+        out[:, rows] = F.linear(
+            wide, weight[rows].float(), None if bias is None else bias[rows].float()
+        )
     return (out,)
 
 
@@ -181,7 +215,9 @@ def _float32_backward(
 ) -> tuple[Tensor | None, ...]:
     """As :func:`_onednn_backward`, in float32, some rows of the weights at a time."""
     of_x, of_weight, of_bias = needed
-    to_bias = grad.sum(0, dtype=torch.float32).to(weight.dtype) if of_bias else None
+    to_bias = None
+    if of_bias:
+        to_bias = grad.sum(0, dtype=torch.float32).to(weight.dtype)
     to_x = torch.zeros_like(x, dtype=torch.float32) if of_x else None
     to_weight = torch.empty_like(weight) if of_weight else None
     grad = grad.float()

@@ -1,7 +1,9 @@
-"""Weights packed as MXFP4: their expansion, their products, and mixtures of experts that keep them packed.
+"""Weights packed as MXFP4: their expansion, their products, and mixtures of experts that keep them
+packed.
 
-Definitions come first, then the fast forms. On the CPU a C++ kernel multiplies by packed weights without storing them
-expanded (:func:`multiply_natively`); without it, and on other devices, torch expands a part at a time.
+Definitions come first, then the fast forms. On the CPU a C++ kernel multiplies by packed weights
+without storing them expanded (:func:`multiply_natively`); without it, and on other devices, torch
+expands a part at a time.
 """
 
 import functools
@@ -15,7 +17,12 @@ from torch import Tensor
 
 from glassformer.errors import InputError
 from glassformer.kernels import PLAIN, native
-from glassformer.kernels.dispatch import NATIVE_NAMES, autocast_dtype, require_one_device, transformed
+from glassformer.kernels.dispatch import (
+    NATIVE_NAMES,
+    autocast_dtype,
+    require_one_device,
+    transformed,
+)
 from glassformer.kernels.native import LEVELS, Library, declare
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.swiglu import swiglu
@@ -27,7 +34,9 @@ GROUP_BYTES = 16
 NAN_SCALE = 255
 """The scale that makes its whole group NaN."""
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Values of the lower three bits of a code (E2M1: two of exponent, one of mantissa); the fourth bit is the sign."""
+"""Values of the lower three bits of a code (E2M1: two of exponent, one of mantissa); the fourth bit
+is the sign.
+"""
 
 FEW = 8
 """Tokens that are multiplied in fixed point even where the processor has products of bfloat16."""
@@ -37,19 +46,22 @@ _GROUPS_PER_THREAD = 2**13
 # Smaller tensors do not pay for loading the kernel.
 _LEAST_GROUPS = 2**11
 # Groups that torch expands at a time; on the CPU, intermediate results then stay in its cache.
-_CHUNK, _CHUNK_ELSEWHERE = 2**14, 2**21
+_CHUNK = 2**14
+_CHUNK_ELSEWHERE = 2**21
 # Rows that torch expands at a time for a product on the CPU, for the same reason.
 _ROWS = 128
-# Tokens mixed at a time: intermediate results then take at most some 200 MB at the sizes of gpt-oss.
+# Tokens mixed at a time: intermediate results then take at most some 200 MB at the sizes of
+# gpt-oss.
 _MOST_TOKENS = 1024
 
 
 class PackedExperts(NamedTuple):
     """The weights of several SwiGLU networks in MXFP4, as gpt-oss's checkpoints hold them.
 
-    ``gate_up_blocks [expert, 2 * ff_dim, hidden_dim / 32, 16]`` and its scales have row 2i for the gate and row
-    2i + 1 for the up projection of unit i; ``down_blocks [expert, hidden_dim, ff_dim / 32, 16]`` and its scales;
-    biases ``gate_up_bias [expert, 2 * ff_dim]`` and ``down_bias [expert, hidden_dim]`` or None.
+    ``gate_up_blocks [expert, 2 * ff_dim, hidden_dim / 32, 16]`` and its scales have row 2i for the
+    gate and row 2i + 1 for the up projection of unit i; ``down_blocks [expert, hidden_dim, ff_dim /
+    32, 16]`` and its scales; biases ``gate_up_bias [expert, 2 * ff_dim]`` and ``down_bias [expert,
+    hidden_dim]`` or None.
     """
 
     gate_up_blocks: Tensor
@@ -61,25 +73,30 @@ class PackedExperts(NamedTuple):
     clamp: Clamp | None = None
 
 
-# ---- definitions ----------------------------------------------------------------------------------------------------
+# ---- definitions
+# ----------------------------------------------------------------------------------------------------
 
 
 def expand_definition(
     blocks: UInt8[Tensor, "*batch groups 16"], scales: UInt8[Tensor, "*batch groups"]
 ) -> Float[Tensor, "*batch weights"]:
     """``2 ** (scale - 127) * value(code)`` in float64, which holds every one; scale 255 is NaN."""
-    values = torch.tensor([*MAGNITUDES, *(-each for each in MAGNITUDES)], dtype=torch.float64, device=blocks.device)
+    values = torch.tensor(
+        [*MAGNITUDES, *(-each for each in MAGNITUDES)], dtype=torch.float64, device=blocks.device
+    )
     codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(-2).int()
     exponents = (scales.int() - 127).unsqueeze(-1)
     return torch.ldexp(values[codes], exponents).where(exponents <= 127, torch.nan).flatten(-2)
 
 
 def mix_definition(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-    """``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``, with weight 0 where e was not chosen.
+    """``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``, with weight 0 where
+    e was not chosen.
 
     Computed in float32 at least; the activation is rounded to ``x``'s dtype.
     """
-    wide, count = torch.promote_types(x.dtype, torch.float32), len(experts.down_blocks)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    count = len(experts.down_blocks)
     share = weights.new_zeros(len(x), count).scatter_add(1, indices, weights).to(wide)
 
     def linear(rows: Tensor, blocks: Tensor, scales: Tensor, bias: Tensor | None, e: int) -> Tensor:
@@ -95,7 +112,8 @@ def mix_definition(experts: PackedExperts, x: Tensor, weights: Tensor, indices: 
     return mixed.to(x.dtype)
 
 
-# ---- expansion ------------------------------------------------------------------------------------------------------
+# ---- expansion
+# ------------------------------------------------------------------------------------------------------
 
 
 def expand(
@@ -103,10 +121,14 @@ def expand(
     scales: UInt8[Tensor, "*batch groups"],
     out: Float[Tensor, "*batch weights"],
 ) -> None:
-    """Write the weights of packed groups to ``out``, which is contiguous: :func:`expand_definition`, bit by bit."""
+    """Write the weights of packed groups to ``out``, which is contiguous:
+    :func:`expand_definition`, bit by bit.
+    """
     if out.is_meta or out.numel() == 0:
         return
-    library = _native(scales) if out.dtype in (torch.bfloat16, torch.float32) else None
+    library = None
+    if out.dtype in (torch.bfloat16, torch.float32):
+        library = _native(scales)
     if PLAIN.get():
         out.copy_(expand_definition(blocks, scales))
     elif library is not None:
@@ -117,7 +139,9 @@ def expand(
 
 def expanded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """The weights of packed groups in a new tensor."""
-    out = torch.empty(*scales.shape[:-1], GROUP * scales.shape[-1], dtype=dtype, device=blocks.device)
+    out = torch.empty(
+        *scales.shape[:-1], GROUP * scales.shape[-1], dtype=dtype, device=blocks.device
+    )
     expand(blocks, scales, out)
     return out
 
@@ -140,24 +164,43 @@ declare("rows_mxfp4", "bbff", lambda rows, width, *others: _sizes(rows, width //
 def expand_natively(library: Library, blocks: Tensor, scales: Tensor, out: Tensor) -> None:
     """:func:`expand` in C++, for contiguous tensors; ``out`` is bfloat16 or float32."""
     groups = scales.numel()
-    library.call(f"mxfp4_expand_{NATIVE_NAMES[out.dtype]}", blocks, scales, out, groups, _threads(groups))
+    library.call(
+        f"mxfp4_expand_{NATIVE_NAMES[out.dtype]}", blocks, scales, out, groups, _threads(groups)
+    )
 
 
-def multiply_natively(library: Library, x: Tensor, blocks: Tensor, scales: Tensor, out: Tensor) -> None:
-    """:func:`multiply` in C++, for contiguous tensors; ``x`` is bfloat16 or float32, ``out`` is float32.
+def multiply_natively(
+    library: Library, x: Tensor, blocks: Tensor, scales: Tensor, out: Tensor
+) -> None:
+    """:func:`multiply` in C++, for contiguous tensors; ``x`` is bfloat16 or float32, ``out`` is
+    float32.
 
-    Each weight is read once and never stored expanded. Tokens of bfloat16 are multiplied in fixed point, as 16-bit
-    integers relative to the greatest of 32, which is exact to 2^-16 of it; more than :data:`FEW` of them in bfloat16
-    where the processor has such products. Either way products are summed in float32, in an order that depends on the
-    level alone: a token's result has the same bits in every such batch and with every number of threads.
+    Each weight is read once and never stored expanded. Tokens of bfloat16 are multiplied in fixed
+    point, as 16-bit integers relative to the greatest of 32, which is exact to 2^-16 of it; more
+    than :data:`FEW` of them in bfloat16 where the processor has such products. Either way products
+    are summed in float32, in an order that depends on the
+    level alone: a token's result has the same bits in every such batch and with every number of
+    threads.
     """
     (rows, groups), tokens, threads = scales.shape, len(x), _threads(scales.numel())
     in_bfloat16 = library.level >= LEVELS.index("AVX-512 with bfloat16 products") and tokens > FEW
     if x.dtype == torch.bfloat16 and library.level > 0 and not in_bfloat16:
-        library.call("rows_mxfp4", blocks, scales, x.float(), out, rows, 32 * groups, tokens, threads)
+        library.call(
+            "rows_mxfp4", blocks, scales, x.float(), out, rows, 32 * groups, tokens, threads
+        )
     else:
         x = x if in_bfloat16 else x.float()
-        library.call(f"mxfp4_multiply_{NATIVE_NAMES[x.dtype]}", blocks, scales, x, out, rows, groups, tokens, threads)
+        library.call(
+            f"mxfp4_multiply_{NATIVE_NAMES[x.dtype]}",
+            blocks,
+            scales,
+            x,
+            out,
+            rows,
+            groups,
+            tokens,
+            threads,
+        )
 
 
 def _threads(groups: int) -> int:
@@ -166,7 +209,8 @@ def _threads(groups: int) -> int:
 
 def _expand_by_table(blocks: Tensor, scales: Tensor, out: Tensor) -> None:
     """One look-up for four codes and one product for each group."""
-    values, powers = _four_codes(out.device), _powers(out.device, out.dtype)
+    values = _four_codes(out.device)
+    powers = _powers(out.device, out.dtype)
     chunk = _CHUNK if out.device.type == "cpu" else _CHUNK_ELSEWHERE
     parts = zip(
         blocks.reshape(-1, GROUP_BYTES).split(chunk),
@@ -176,7 +220,9 @@ def _expand_by_table(blocks: Tensor, scales: Tensor, out: Tensor) -> None:
     )
     for some, their_scales, to in parts:
         # A view as two bytes each needs an even address, which a part of a file may lack.
-        pairs = (some if some.storage_offset() % 2 == 0 and some.is_contiguous() else some.clone()).view(torch.int16)
+        pairs = (
+            some if some.storage_offset() % 2 == 0 and some.is_contiguous() else some.clone()
+        ).view(torch.int16)
         index = pairs.to(torch.int32).bitwise_and_(0xFFFF).view(-1)
         four = values.index_select(0, index).view(torch.bfloat16).view(-1, GROUP)
         torch.mul(four, powers.index_select(0, their_scales.int()).unsqueeze(1), out=to)
@@ -186,7 +232,9 @@ def _expand_by_table(blocks: Tensor, scales: Tensor, out: Tensor) -> None:
 def _four_codes(device: torch.device) -> Tensor:
     """For every two bytes, the four values of their codes in bfloat16, as one integer of 64 bits."""
     with torch.inference_mode(False):
-        values = torch.tensor([*MAGNITUDES, *(-each for each in MAGNITUDES)], dtype=torch.bfloat16, device="cpu")
+        values = torch.tensor(
+            [*MAGNITUDES, *(-each for each in MAGNITUDES)], dtype=torch.bfloat16, device="cpu"
+        )
         both = torch.arange(2**16, device="cpu")
         codes = torch.stack([both >> shift & 15 for shift in (0, 4, 8, 12)], dim=1)
         return values[codes].view(torch.int64).view(-1).to(device)
@@ -197,10 +245,13 @@ def _powers(device: torch.device, dtype: torch.dtype) -> Tensor:
     """The factor of every scale; in float32 for float16, which cannot hold them."""
     with torch.inference_mode(False):
         powers = [2.0 ** (scale - 127) for scale in range(NAN_SCALE)] + [float("nan")]
-        return torch.tensor(powers, dtype=torch.float32 if dtype == torch.float16 else dtype, device="cpu").to(device)
+        return torch.tensor(
+            powers, dtype=torch.float32 if dtype == torch.float16 else dtype, device="cpu"
+        ).to(device)
 
 
-# ---- products and mixtures ------------------------------------------------------------------------------------------
+# ---- products and mixtures
+# ------------------------------------------------------------------------------------------
 
 
 def multiply(
@@ -209,7 +260,9 @@ def multiply(
     scales: UInt8[Tensor, "out groups"],
     out: Float[Tensor, "token out"],
 ) -> None:
-    """Write ``x @ weights.T`` to ``out``, in float32 at least; on an accelerator rounded to ``x``'s dtype."""
+    """Write ``x @ weights.T`` to ``out``, in float32 at least; on an accelerator rounded to ``x``'s
+    dtype.
+    """
     library = _native(scales) if x.dtype != torch.float64 else None
     if x.device.type != "cpu":
         out.copy_(x @ expanded(blocks, scales, x.dtype).T)
@@ -233,22 +286,30 @@ def mix_packed_experts(
     weights: Float[Tensor, "token top_k"],
     indices: Int[Tensor, "token top_k"],
 ) -> Float[Tensor, "token hidden_dim"]:
-    """:func:`mix_definition`, with each expert on its own tokens only: experts that no token chose are not read.
+    """:func:`mix_definition`, with each expert on its own tokens only: experts that no token chose
+    are not read.
 
     A backward pass is an error.
     """
     if not x.is_meta:
         require_one_device(x, *experts[:6])
-    x, grad, compiling = x.to(autocast_dtype(x)), torch.is_grad_enabled(), torch.compiler.is_compiling()
+    x = x.to(autocast_dtype(x))
+    grad = torch.is_grad_enabled()
+    compiling = torch.compiler.is_compiling()
     if not compiling and transformed():
         return mix_definition(experts, x, weights, indices)
     with torch.no_grad():
         if compiling:
-            clamp = [] if experts.clamp is None else [experts.clamp.alpha, experts.clamp.limit]
+            if experts.clamp is None:
+                clamp = []
+            else:
+                clamp = [experts.clamp.alpha, experts.clamp.limit]
             mixed = _mix_op(x, weights, indices, list(experts[:4]), list(experts[4:6]), clamp)
         else:
             mixed = _mix(experts, x, weights, indices)
-    return _NoGradient.apply(mixed, x, weights) if grad and (x.requires_grad or weights.requires_grad) else mixed
+    if grad and (x.requires_grad or weights.requires_grad):
+        return _NoGradient.apply(mixed, x, weights)
+    return mixed
 
 
 def _mix(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
@@ -259,31 +320,46 @@ def _mix(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) ->
             return mix_definition(experts, x, weights, indices)
         if len(x) == 1 and x.device.type != "cpu":
             return _mix_one_token(experts, x, weights[0], indices[0])
-        parts = zip(x.split(_MOST_TOKENS), weights.split(_MOST_TOKENS), indices.split(_MOST_TOKENS), strict=True)
+        parts = zip(
+            x.split(_MOST_TOKENS),
+            weights.split(_MOST_TOKENS),
+            indices.split(_MOST_TOKENS),
+            strict=True,
+        )
         return torch.cat([_mix_tokens(experts, *part) for part in parts])
 
 
 def _mix_tokens(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-    """Token-expert pairs sorted by expert, one product for each expert; then each token sums its rows."""
+    """Token-expert pairs sorted by expert, one product for each expert; then each token sums its
+    rows.
+    """
     expert, order = indices.flatten().sort(stable=True)
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device)
     counts = expert.bincount(minlength=len(experts.down_blocks)).tolist()
 
     def product(rows: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
-        out = rows.new_empty(len(rows), scales.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32))
-        for e, (its_rows, its_out) in enumerate(zip(rows.split(counts), out.split(counts), strict=True)):
+        out = rows.new_empty(
+            len(rows), scales.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32)
+        )
+        for e, (its_rows, its_out) in enumerate(
+            zip(rows.split(counts), out.split(counts), strict=True)
+        ):
             if len(its_rows) > 0:
                 multiply(its_rows, blocks[e], scales[e], its_out)
         return out
 
     outputs = _through(experts, x.index_select(0, order // indices.shape[1]), expert, product)
-    bags = F.embedding_bag(place.view_as(indices), outputs, per_sample_weights=weights.to(outputs.dtype), mode="sum")
+    bags = F.embedding_bag(
+        place.view_as(indices), outputs, per_sample_weights=weights.to(outputs.dtype), mode="sum"
+    )
     return bags.to(x.dtype)
 
 
 def _mix_one_token(experts: PackedExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """The same for one token on an accelerator: no number is read on the host, so nothing waits for the device."""
+    """The same for one token on an accelerator: no number is read on the host, so nothing waits for
+    the device.
+    """
 
     def product(rows: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
         each = expanded(blocks.index_select(0, chosen), scales.index_select(0, chosen), rows.dtype)
@@ -295,14 +371,19 @@ def _mix_one_token(experts: PackedExperts, x: Tensor, weights: Tensor, chosen: T
 
 
 def _through(
-    experts: PackedExperts, rows: Tensor, expert: Tensor, product: Callable[[Tensor, Tensor, Tensor], Tensor]
+    experts: PackedExperts,
+    rows: Tensor,
+    expert: Tensor,
+    product: Callable[[Tensor, Tensor, Tensor], Tensor],
 ) -> Tensor:
     """Each row's output of its expert."""
     inside = product(rows, experts.gate_up_blocks, experts.gate_up_scales)
     if experts.gate_up_bias is not None:
         inside += experts.gate_up_bias.index_select(0, expert)
     gate, up = inside.unflatten(1, (-1, 2)).unbind(2)
-    outputs = product(swiglu(gate, up, experts.clamp).to(rows.dtype), experts.down_blocks, experts.down_scales)
+    outputs = product(
+        swiglu(gate, up, experts.clamp).to(rows.dtype), experts.down_blocks, experts.down_scales
+    )
     if experts.down_bias is not None:
         outputs += experts.down_bias.index_select(0, expert)
     return outputs
@@ -318,7 +399,9 @@ class _NoGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         raise InputError(
-            "a backward pass through packed experts", "inference only", "Train what PackedMixture.unpack() returns."
+            "a backward pass through packed experts",
+            "inference only",
+            "Train what PackedMixture.unpack() returns.",
         )
 
 
@@ -328,7 +411,12 @@ _SCHEMA = "(Tensor x, Tensor weights, Tensor indices, Tensor[] packed, Tensor?[]
 
 @torch.library.custom_op("glassformer::mix_packed_experts", mutates_args=(), schema=_SCHEMA)
 def _mix_op(
-    x: Tensor, weights: Tensor, indices: Tensor, packed: list[Tensor], biases: list[Tensor | None], clamp: list[float]
+    x: Tensor,
+    weights: Tensor,
+    indices: Tensor,
+    packed: list[Tensor],
+    biases: list[Tensor | None],
+    clamp: list[float],
 ) -> Tensor:
     """The same as one operator: a compiled graph cannot depend on which experts are chosen."""
     experts = PackedExperts._make([*packed, *biases, Clamp(*clamp) if clamp else None])

@@ -1,6 +1,7 @@
 """The orthogonal matrix nearest to another, roughly: the update of Muon.
 
-Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", whose coefficients these are.
+Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", whose
+coefficients these are.
 """
 
 import torch
@@ -10,18 +11,25 @@ from torch import Tensor
 from glassformer.kernels.dispatch import slow_bfloat16
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
-STEPS, EPS = 5, 1e-7
+STEPS = 5
+EPS = 1e-7
 _SMALL = 2**14  # numbers in a matrix, with which bfloat16 saves nothing
 
 
-def orthogonalised(matrices: Float[Tensor, "matrix row column"]) -> Float[Tensor, "matrix row column"]:
-    """Each matrix with singular values near 1 (0.7 to 1.2): five steps of Newton and Schulz from ``x = matrix / norm``.
+def orthogonalised(
+    matrices: Float[Tensor, "matrix row column"],
+) -> Float[Tensor, "matrix row column"]:
+    """Each matrix with singular values near 1 (0.7 to 1.2): five steps of Newton and Schulz from
+    ``x = matrix / norm``.
 
         x = a x + b (x x^T) x + c (x x^T)^2 x
 
-    In bfloat16, as published, where the processor multiplies it fast and the matrices are not small; else in float32.
+    In bfloat16, as published, where the processor multiplies it fast and the matrices are not
+    small; else in float32.
     """
-    narrow = matrices[0].numel() > _SMALL and not (matrices.device.type == "cpu" and slow_bfloat16())
+    narrow = matrices[0].numel() > _SMALL and not (
+        matrices.device.type == "cpu" and slow_bfloat16()
+    )
     x = matrices.to(torch.bfloat16 if narrow else torch.float32)
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x

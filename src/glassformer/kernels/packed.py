@@ -1,12 +1,13 @@
 """The packed kinds of weights: what their bytes stand for, and products with them.
 
-A matrix is packed by rows, and a row is cut into blocks of 32 or 256 weights. A block holds a code for each weight, and
-for each group of 16 or 32 a scale and perhaps an offset::
+A matrix is packed by rows, and a row is cut into blocks of 32 or 256 weights. A block holds a code
+for each weight, and for each group of 16 or 32 a scale and perhaps an offset::
 
     weight = scale * code + offset
 
-Scales and offsets are products of numbers in the block, exact in float32, so that weights have the bits of llama.cpp's
-``dequantize_row_*``. :data:`KINDS` is the table of kinds; a kind is its row, and its struct in ``native/formats.h``.
+Scales and offsets are products of numbers in the block, exact in float32, so that weights have the
+bits of llama.cpp's ``dequantize_row_*``. :data:`KINDS` is the table of kinds; a kind is its row,
+and its struct in ``native/formats.h``.
 
 Source: llama.cpp, ``ggml-common.h`` and ``ggml-quants.c``; OCP Microscaling Formats 1.0 (MXFP4).
 """
@@ -32,7 +33,9 @@ _EXPANDED = 2**20  # bytes of blocks that are expanded at a time for more tokens
 _ENCODED = 2**18  # weights that are encoded at a time: what is computed with stays in caches
 
 Unpacked = tuple[Tensor, Tensor, Tensor | None]
-"""Codes, scales and offsets (None: all 0) of blocks; the last axis is weights, groups and groups of a block."""
+"""Codes, scales and offsets (None: all 0) of blocks; the last axis is weights, groups and groups of
+a block.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class PackedKind:
         group: Weights that share a scale and an offset.
         unpacked: Returns what blocks ``[..., nbytes]`` of uint8 hold: the definition of the kind.
         halves: Where the float16 numbers of a block are.
-        encode_blocks: Returns the nearest blocks ``[..., nbytes]`` of weights ``[..., block]`` in float32; None if
-            weights of this kind are only read.
+        encode_blocks: Returns the nearest blocks ``[..., nbytes]`` of weights ``[..., block]`` in
+            float32; None if weights of this kind are only read.
     """
 
     name: str
@@ -127,7 +130,9 @@ def require_width_fits(kind: str, width: int) -> None:
     """Refuse an unknown kind, and rows that its blocks do not fill."""
     if kind not in KINDS:
         raise InputError(
-            got=f"kind = {kind!r}", expected=f"one of {', '.join(KINDS)}", fix="Keep other weights as numbers."
+            got=f"kind = {kind!r}",
+            expected=f"one of {', '.join(KINDS)}",
+            fix="Keep other weights as numbers.",
         )
     block = KINDS[kind].block
     if width % block != 0:
@@ -143,12 +148,16 @@ def _bytes(number: int, rows: int, width: int) -> int:
     return -1 if width % kind.block else rows * kind.row_bytes(width)
 
 
-def _expanded_sizes(number: int, rows: int, width: int, first: int, last: int, _threads: int) -> tuple[int, int]:
+def _expanded_sizes(
+    number: int, rows: int, width: int, first: int, last: int, _threads: int
+) -> tuple[int, int]:
     is_inside = 0 <= first <= last <= rows
     return _bytes(number, rows, width), (last - first) * width if is_inside else -1
 
 
-def _product_sizes(number: int, rows: int, width: int, tokens: int, _threads: int) -> tuple[int, int, int]:
+def _product_sizes(
+    number: int, rows: int, width: int, tokens: int, _threads: int
+) -> tuple[int, int, int]:
     return _bytes(number, rows, width), tokens * width, tokens * rows
 
 
@@ -159,7 +168,9 @@ declare("matrix_blocks", "bff", _product_sizes)
 
 def _library(blocks: Tensor) -> native.Library | None:
     """Return the C++ library if it takes these blocks."""
-    plain = blocks.is_cpu and blocks.is_contiguous() and blocks.numel() > 0 and type(blocks) is Tensor
+    plain = (
+        blocks.is_cpu and blocks.is_contiguous() and blocks.numel() > 0 and type(blocks) is Tensor
+    )
     watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
     if not plain or watched or use_definition():
         return None
@@ -192,9 +203,10 @@ def packed_linear(
 ) -> Float[Tensor, "*batch out"]:
     """:func:`definition`; the expanded matrix is never in memory, for the backward pass neither.
 
-    On the CPU a few tokens are multiplied by weights that C++ expands in the caches; more tokens by some expanded rows
-    at a time, or where there are matrix registers (AMX) by the codes. A few tokens have the same bits in every batch of
-    up to that many, and on any number of threads. By AMX an infinite number in ``x`` may give NaN for infinity.
+    On the CPU a few tokens are multiplied by weights that C++ expands in the caches; more tokens by
+    some expanded rows at a time, or where there are matrix registers (AMX) by the codes. A few
+    tokens have the same bits in every batch of up to that many, and on any number of threads. By
+    AMX an infinite number in ``x`` may give NaN for infinity.
 
     ``x`` and the bias have gradients, blocks have none.
     """
@@ -232,13 +244,20 @@ def _product(x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
     is_native = not transposed and wide == torch.float32 and x.is_cpu
     library = _library(blocks) if is_native else None
     if library is not None and len(x) <= FEW_TOKENS:
-        return _natively(library, "rows_blocks", tokens, blocks, kind, threads_for(blocks)).to(x.dtype)
+        return _natively(library, "rows_blocks", tokens, blocks, kind, threads_for(blocks)).to(
+            x.dtype
+        )
     if library is not None and library.level >= LEVELS.index("AMX"):
-        return _natively(library, "matrix_blocks", tokens, blocks, kind, torch.get_num_threads()).to(x.dtype)
+        return _natively(
+            library, "matrix_blocks", tokens, blocks, kind, torch.get_num_threads()
+        ).to(x.dtype)
     pieces = parts(blocks, _EXPANDED)
     if len(pieces) == 1 and not transposed:
         return linear(tokens, values(kind, blocks).to(wide)).to(x.dtype)
-    out = tokens.new_zeros(len(x), width) if transposed else tokens.new_empty(len(x), len(blocks))
+    if transposed:
+        out = tokens.new_zeros(len(x), width)
+    else:
+        out = tokens.new_empty(len(x), len(blocks))
     for rows in pieces:
         weights = values(kind, blocks[rows]).to(wide)
         if transposed:
@@ -258,7 +277,9 @@ def _natively(
     return out
 
 
-# ---- the formats; a block's weights are in order, q the codes' bits, d and m scales and offsets in float16 -----------
+# ---- the formats; a block's weights are in order, q the codes' bits, d and m scales and offsets in
+# float16 -----------
+
 
 _TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4
 _DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)  # of MXFP4, without signs
@@ -317,12 +338,15 @@ def _encode_q8_0(weights: Tensor) -> Tensor:
     scaled = weights * torch.where(scale == 0, 0, 1 / scale)
     whole = scaled.abs().floor()
     codes = scaled.sign() * (whole + (2 * (scaled.abs() - whole)).floor())
-    return torch.cat([scale.half().view(torch.uint8), codes.to(torch.int8).view(torch.uint8)], dim=-1)
+    return torch.cat(
+        [scale.half().view(torch.uint8), codes.to(torch.int8).view(torch.uint8)], dim=-1
+    )
 
 
 def _q2_k(b: Tensor) -> Unpacked:
     codes = _shifted(_in_order(b[..., 16:80], 32), 2, 3).flatten(-3)
-    scales, offsets = b[..., :16] & 15, b[..., :16] >> 4
+    scales = b[..., :16] & 15
+    offsets = b[..., :16] >> 4
     return codes, _half(b, 80) * scales, -(_half(b, 82) * offsets)
 
 
@@ -348,12 +372,16 @@ def _q4_k(b: Tensor) -> Unpacked:
 
 def _q5_k(b: Tensor) -> Unpacked:
     scales, offsets = _six_bits(b[..., 4:16])
-    codes = _nibbles(_in_order(b[..., 48:], 32)).flatten(-2) | _shifted(b[..., 16:48], 1, 1).flatten(-2) << 4
+    codes = (
+        _nibbles(_in_order(b[..., 48:], 32)).flatten(-2)
+        | _shifted(b[..., 16:48], 1, 1).flatten(-2) << 4
+    )
     return codes, _half(b, 0) * scales, -(_half(b, 2) * offsets)
 
 
 def _q6_k(b: Tensor) -> Unpacked:
-    low, high = _nibbles(_in_order(b[..., :128], 64)), _shifted(_in_order(b[..., 128:192], 32), 2, 3).flatten(-2)
+    low = _nibbles(_in_order(b[..., :128], 64))
+    high = _shifted(_in_order(b[..., 128:192], 32), 2, 3).flatten(-2)
     codes = (low | high << 4).flatten(-2).to(torch.int8) - 32
     return codes, _half(b, 208) * b[..., 192:208].contiguous().view(torch.int8), None
 
@@ -372,8 +400,14 @@ def _iq4_xs(b: Tensor) -> Unpacked:
 
 def _mxfp4(b: Tensor) -> Unpacked:
     exponents = b[..., :1].int()  # 2 ** (exponent - 128), of which the first two are subnormal
-    scales = torch.where(exponents < 2, 0x200000 << exponents.clamp(max=2), (exponents - 1) << 23).view(torch.float32)
-    return _looked_up((*_DOUBLED, *(-each for each in _DOUBLED)), _nibbles(b[..., 1:])), scales, None
+    scales = torch.where(
+        exponents < 2, 0x200000 << exponents.clamp(max=2), (exponents - 1) << 23
+    ).view(torch.float32)
+    return (
+        _looked_up((*_DOUBLED, *(-each for each in _DOUBLED)), _nibbles(b[..., 1:])),
+        scales,
+        None,
+    )
 
 
 def _looked_up(table: tuple[int, ...], codes: Tensor) -> Tensor:

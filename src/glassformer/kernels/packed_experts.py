@@ -1,6 +1,7 @@
 """A mixture of experts whose matrices are packed rows of any kind: an expert is a slice of them.
 
-Rows are never expanded as a whole: :func:`~glassformer.kernels.packed.packed_linear` multiplies by them as they are.
+Rows are never expanded as a whole: :func:`~glassformer.kernels.packed.packed_linear` multiplies by
+them as they are.
 """
 
 from collections.abc import Callable
@@ -20,8 +21,8 @@ from glassformer.kernels.swiglu import swiglu
 class PackedMatrices(NamedTuple):
     """The packed weights of several SwiGLU networks.
 
-    Each of gate, up and down is uint8 ``[expert, out, bytes]`` of the kind in ``kinds``, and has a bias
-    ``[expert, out]`` or None.
+    Each of gate, up and down is uint8 ``[expert, out, bytes]`` of the kind in ``kinds``, and has a
+    bias ``[expert, out]`` or None.
     """
 
     gate: Tensor
@@ -41,7 +42,8 @@ Product = Callable[[Tensor, Tensor, str, Tensor | None], Tensor]
 def definition(experts: PackedMatrices, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """Return ``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``.
 
-    weight_e is 0 where e was not chosen. Computed in float32 at least, and rounded to ``x``'s dtype at the end.
+    weight_e is 0 where e was not chosen. Computed in float32 at least, and rounded to ``x``'s dtype
+    at the end.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     tokens = x.to(wide)
@@ -73,9 +75,11 @@ def mix_packed_matrices(
     weights: Float[Tensor, "token top_k"],
     indices: Int[Tensor, "token top_k"],
 ) -> Float[Tensor, "token hidden_dim"]:
-    """:func:`definition`, with each expert on its own tokens only: experts that no token chose are not read.
+    """:func:`definition`, with each expert on its own tokens only: experts that no token chose are
+    not read.
 
-    ``x``, ``weights`` and biases have gradients, packed rows have none. Where rows go depends on values, which a
+    ``x``, ``weights`` and biases have gradients, packed rows have none. Where rows go depends on
+    values, which a
     compiled graph cannot follow: compiled with gradients every expert runs on every token.
     """
     if x.is_meta:
@@ -84,8 +88,13 @@ def mix_packed_matrices(
     x = x.to(autocast_dtype(x))
     is_compiling = torch.compiler.is_compiling()
     if is_compiling and not torch.is_grad_enabled():
-        clamp = [] if experts.clamp is None else [experts.clamp.alpha, experts.clamp.limit]
-        return _mix_op(x, weights, indices, list(experts[:3]), list(experts[3:6]), list(experts.kinds), clamp)
+        if experts.clamp is None:
+            clamp = []
+        else:
+            clamp = [experts.clamp.alpha, experts.clamp.limit]
+        return _mix_op(
+            x, weights, indices, list(experts[:3]), list(experts[3:6]), list(experts.kinds), clamp
+        )
     if is_compiling or use_definition():
         return definition(experts, x, weights, indices)
     with torch.autocast(x.device.type, enabled=False):
@@ -110,7 +119,8 @@ def _mix(experts: PackedMatrices, x: Tensor, weights: Tensor, indices: Tensor) -
     return mixed.to(x.dtype)
 
 
-# Written out, because torch cannot infer it from a function that a run-time type checker has wrapped.
+# Written out, because torch cannot infer it from a function that a run-time type checker has
+# wrapped.
 _SCHEMA = (
     "(Tensor x, Tensor weights, Tensor indices, Tensor[] blocks, Tensor?[] biases, str[] kinds, "
     "float[] clamp) -> Tensor"

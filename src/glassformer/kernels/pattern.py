@@ -1,4 +1,6 @@
-"""Which keys a query may attend to: a compact description of an attention mask, built only where it is needed."""
+"""Which keys a query may attend to: a compact description of an attention mask, built only where it
+is needed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.kernels.dispatch import transformed
 
 
@@ -16,9 +18,10 @@ from glassformer.kernels.dispatch import transformed
 class Pattern:
     """Which keys each query may attend to.
 
-    The queries are the *last* positions of the keys: with ``K`` keys and ``L`` queries, query ``i`` stands at position
-    ``K - L + i``. For self-attention over a whole sequence that is position ``i``; for a step of cached decoding it is
-    the newest position. Without ``causal`` the positions do not matter and ``L`` may exceed ``K`` (cross-attention).
+    The queries are the *last* positions of the keys: with ``K`` keys and ``L`` queries, query ``i``
+    stands at position ``K - L + i``. For self-attention over a whole sequence that is position
+    ``i``; for a step of cached decoding it is the newest position. Without ``causal`` the positions
+    do not matter and ``L`` may exceed ``K`` (cross-attention).
 
     Query at position ``p`` sees key ``j`` when all of these hold::
 
@@ -28,11 +31,13 @@ class Pattern:
 
     Args:
         causal: Each query sees only its own and earlier positions.
-        window: How many keys a query sees at most, itself included (as gpt-oss, FlashAttention and Hugging Face
-            count). Needs ``causal``. The Longformer text's "k previous tokens and itself" is ``window = k + 1``.
+        window: How many keys a query sees at most, itself included (as gpt-oss, FlashAttention and
+            Hugging Face count). Needs ``causal``. The Longformer text's "k previous tokens and
+            itself" is ``window = k + 1``.
         key_padding: True where the key is real, False where it is padding.
 
-    Source: Beltagy et al. 2020, "Longformer", section 3.1 (window); Vaswani et al. 2017, section 3.2.3 (causal).
+    Source: Beltagy et al. 2020, "Longformer", section 3.1 (window); Vaswani et al. 2017, section
+    3.2.3 (causal).
     """
 
     causal: bool = False
@@ -41,8 +46,18 @@ class Pattern:
 
     def __post_init__(self) -> None:
         if self.window is not None:
-            require(self.window >= 1, f"window = {self.window}", "at least 1, the query itself", "Pass window >= 1.")
-            require(self.causal, "a window without causal", "causal = True", "Pass Pattern(causal=True, window=...).")
+            if not self.window >= 1:
+                raise InputError(
+                    got=f"window = {self.window}",
+                    expected="at least 1, the query itself",
+                    fix="Pass window >= 1.",
+                )
+            if not self.causal:
+                raise InputError(
+                    got="a window without causal",
+                    expected="causal = True",
+                    fix="Pass Pattern(causal=True, window=...).",
+                )
         if self.key_padding is not None and self.key_padding.dtype != torch.bool:
             raise InputError(
                 f"key_padding of dtype {self.key_padding.dtype}",
@@ -52,34 +67,41 @@ class Pattern:
 
     def check(self, batch: int, queries: int, keys: int) -> None:
         """Raise :class:`InputError` if the pattern cannot describe attention of these sizes."""
-        if self.causal:
-            require(
-                queries <= keys,
-                f"{queries} queries and {keys} keys in a causal pattern",
-                "queries that are the last positions of the keys",
-                "Pass the keys of the queries too, or use causal = False.",
+        if self.causal and queries > keys:
+            raise InputError(
+                got=f"{queries} queries and {keys} keys in a causal pattern",
+                expected="queries that are the last positions of the keys",
+                fix="Pass the keys of the queries too, or use causal = False.",
             )
         if self.key_padding is not None:
             shape = tuple(self.key_padding.shape)
-            require(
-                shape in {(batch, keys), (1, keys)},
-                f"key_padding of shape {shape}",
-                f"[batch, key] = [{batch}, {keys}]",
-                "Give one True or False for each key.",
-            )
+            if shape not in {(batch, keys), (1, keys)}:
+                raise InputError(
+                    got=f"key_padding of shape {shape}",
+                    expected=f"[batch, key] = [{batch}, {keys}]",
+                    fix="Give one True or False for each key.",
+                )
 
     def narrowed(self, queries: int, keys: int) -> Pattern:
-        """The same pattern without what has no effect at these sizes, so that the cheapest exact path can be chosen.
+        """The same pattern without what has no effect at these sizes, so that the cheapest exact
+        path can be chosen.
 
-        A window that reaches past the first key goes; so does causality for a single query, which is the last
-        position and sees everything.
+        A window that reaches past the first key goes; so does causality for a single query, which
+        is the last position and sees everything.
         """
-        window = None if self.window is None or self.window >= keys else self.window
+        if self.window is None or self.window >= keys:
+            window = None
+        else:
+            window = self.window
         causal = self.causal and (queries > 1 or window is not None)
         return Pattern(causal, window, self.key_padding)
 
-    def mask(self, queries: int, keys: int, device: torch.device | None = None) -> Bool[Tensor, "#b 1 query key"]:
-        """The dense mask, True = may attend; shape ``[batch or 1, 1, query, key]``. Costs queries x keys bytes."""
+    def mask(
+        self, queries: int, keys: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "#b 1 query key"]:
+        """The dense mask, True = may attend; shape ``[batch or 1, 1, query, key]``. Costs queries x
+        keys bytes.
+        """
         position = torch.arange(keys - queries, keys, device=device)[:, None]
         key = torch.arange(keys, device=device)[None, :]
         allowed = torch.ones(queries, keys, dtype=torch.bool, device=device)
@@ -98,7 +120,9 @@ def unless_all(real: Tensor) -> Tensor | None:
 
     Under ``torch.compile`` and ``torch.func``, which cannot branch on values, it is ``real``.
     """
-    return real if torch.compiler.is_compiling() or transformed() or not bool(real.all()) else None
+    if torch.compiler.is_compiling() or transformed() or not bool(real.all()):
+        return real
+    return None
 
 
 FULL = Pattern()

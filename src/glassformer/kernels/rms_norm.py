@@ -11,7 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.kernels import native
-from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, native_library, use_definition
+from glassformer.kernels.dispatch import (
+    NATIVE_NAMES,
+    Fast,
+    Operation,
+    native_library,
+    use_definition,
+)
 from glassformer.kernels.native import declare
 
 
@@ -74,28 +80,43 @@ def _in_torch(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _narrow(weight: Tensor) -> Tensor:
-    ready = weight.dtype == torch.float32 and weight.is_contiguous()  # asking takes less time than converting
+    ready = (
+        weight.dtype == torch.float32 and weight.is_contiguous()
+    )  # asking takes less time than converting
     return weight if ready else weight.to(torch.float32).contiguous()
 
 
 def _backward(
     needed: Any, grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """With n = x / rms: ``d x = (g w - n mean(g w n)) / rms`` and ``d w = sum over positions of g n``."""
-    library = native_library(x, grad) if weight.shape == x.shape[-1:] else None
+    """With n = x / rms: ``d x = (g w - n mean(g w n)) / rms`` and ``d w = sum over positions of g
+    n``.
+    """
+    library = None
+    if weight.shape == x.shape[-1:]:
+        library = native_library(x, grad)
     if library is None:
         return _backward_in_torch(grad, x, weight, inverse)
     rows = inverse.numel()
     size = x.shape[-1]
     grad_x = x.new_empty(x.shape)
     sums = inverse.new_empty(min(_PARTS, rows), size)
-    tensors = (grad.contiguous(), x.contiguous(), _narrow(weight), inverse.contiguous(), grad_x, sums)
+    tensors = (
+        grad.contiguous(),
+        x.contiguous(),
+        _narrow(weight),
+        inverse.contiguous(),
+        grad_x,
+        sums,
+    )
     name = f"rms_norm_backward_{NATIVE_NAMES[x.dtype]}"
     library.call(name, *tensors, rows, size, len(sums), torch.get_num_threads())
     return grad_x, sums.sum(0).to(weight.dtype)
 
 
-def _backward_in_torch(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+def _backward_in_torch(
+    grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor
+) -> tuple[Tensor, Tensor]:
     wide = inverse.dtype
     grad = grad.to(wide)
     weight_wide = weight.to(wide)

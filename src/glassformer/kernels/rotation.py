@@ -9,8 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import InputError, require
-from glassformer.kernels.dispatch import NATIVE_NAMES, defined_backward, native_library, use_definition
+from glassformer.errors import InputError
+from glassformer.kernels.dispatch import (
+    NATIVE_NAMES,
+    defined_backward,
+    native_library,
+    use_definition,
+)
 from glassformer.kernels.native import Library, declare
 from glassformer.kernels.options import Layout
 
@@ -25,7 +30,9 @@ def definition(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
 
 
 def rotate(
-    x: Float[Tensor, "batch head position head_dim"], rotation: Rotation, layout: Layout = "half-split"
+    x: Float[Tensor, "batch head position head_dim"],
+    rotation: Rotation,
+    layout: Layout = "half-split",
 ) -> Float[Tensor, "batch head position head_dim"]:
     """Rotate every pair of coordinates of ``x``, in the dtype of ``x``: :func:`definition`.
 
@@ -49,7 +56,8 @@ def rotate(
     # A compiler fuses the definition, and torch.func transforms it.
     if torch.compiler.is_compiling() or use_definition():
         return definition(x, cos, sin, layout)
-    # Other angles may broadcast to more than the shape of x; the fast forms have no gradient of angles.
+    # Other angles may broadcast to more than the shape of x; the fast forms have no gradient of
+    # angles.
     alike = cos.shape == sin.shape == (x.shape[-2], turned // 2)
     if not alike or cos.requires_grad or sin.requires_grad:
         return definition(x, cos, sin, layout)
@@ -68,7 +76,9 @@ def pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
 
 def join_pairs(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
     """The inverse of :func:`pairs`."""
-    return torch.stack((a, b), dim=-1).flatten(-2) if layout == "interleaved" else torch.cat((a, b), dim=-1)
+    if layout == "interleaved":
+        return torch.stack((a, b), dim=-1).flatten(-2)
+    return torch.cat((a, b), dim=-1)
 
 
 def _sizes(batch: int, heads: int, positions: int, head_dim: int, _threads: int) -> tuple[Any, ...]:
@@ -92,7 +102,9 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
 def _in_cpp(library: Library, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     out = torch.empty_like(x)
     name = f"rotate_{NATIVE_NAMES[x.dtype]}"
-    library.call(name, x, cos.contiguous(), sin.contiguous(), out, *x.shape, torch.get_num_threads())
+    library.call(
+        name, x, cos.contiguous(), sin.contiguous(), out, *x.shape, torch.get_num_threads()
+    )
     return out
 
 
@@ -117,15 +129,21 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        turn = definition if defined_backward(grads[0]) else _Rotate.apply
+        if defined_backward(grads[0]):
+            turn = definition
+        else:
+            turn = _Rotate.apply
         return turn(grads[0], cos, -sin, ctx.layout), None, None, None
 
 
 def require_layout(layout: Layout) -> None:
     """Raise :class:`InputError` for an unknown layout."""
-    known = "'half-split' or 'interleaved'"
-    fix = "Hugging Face, gpt-oss and Llama files are 'half-split'."
-    require(layout in get_args(Layout), f"layout = {layout!r}", known, fix)
+    if layout not in get_args(Layout):
+        raise InputError(
+            got=f"layout = {layout!r}",
+            expected="'half-split' or 'interleaved'",
+            fix="Hugging Face, gpt-oss and Llama files are 'half-split'.",
+        )
 
 
 def convert_rows(
@@ -136,17 +154,19 @@ def convert_rows(
     A model with converted query *and* key projections computes the same scores in the other layout.
 
     Args:
-        weight: Rows are the coordinates of all heads, head after head: ``[num_heads * head_dim, ...]``.
-        num_heads: Heads in ``weight``: ``num_heads`` for a query, ``num_kv_heads`` for a key projection.
+        weight: Rows are the coordinates of all heads, head after head: ``[num_heads * head_dim,
+            ...]``.
+        num_heads: Heads in ``weight``: ``num_heads`` for a query, ``num_kv_heads`` for a key
+            projection.
         to: The layout to convert to; the weight is in the other.
     """
     rows = weight.shape[0]
-    require(
-        num_heads >= 1 and rows % (2 * num_heads) == 0,
-        f"{rows} rows for {num_heads} heads",
-        "num_heads * head_dim rows with an even head_dim",
-        "Pass num_kv_heads for a key projection.",
-    )
+    if not num_heads >= 1 or rows % (2 * num_heads) != 0:
+        raise InputError(
+            got=f"{rows} rows for {num_heads} heads",
+            expected="num_heads * head_dim rows with an even head_dim",
+            fix="Pass num_kv_heads for a key projection.",
+        )
     require_layout(to)
     per_head = weight.unflatten(0, (num_heads, rows // num_heads)).movedim(1, -1)
     before: Layout = "interleaved" if to == "half-split" else "half-split"

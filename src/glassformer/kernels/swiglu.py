@@ -12,7 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.kernels import native
-from glassformer.kernels.dispatch import NATIVE_NAMES, Fast, Operation, native_library, use_definition
+from glassformer.kernels.dispatch import (
+    NATIVE_NAMES,
+    Fast,
+    Operation,
+    native_library,
+    use_definition,
+)
 from glassformer.kernels.native import declare
 from glassformer.kernels.options import Clamp
 
@@ -30,7 +36,9 @@ def definition(gate: Tensor, up: Tensor, clamp: Clamp | None = None) -> Tensor:
 def swiglu(
     gate: Float[Tensor, "*shape"], up: Float[Tensor, "*shape"], clamp: Clamp | None = None
 ) -> Float[Tensor, "*shape"]:
-    """:func:`definition`, which keeps its two inputs only; on the CPU in one pass over memory, rounded once."""
+    """:func:`definition`, which keeps its two inputs only; on the CPU in one pass over memory,
+    rounded once.
+    """
     # A compiler fuses the definition, torch.func transforms it, and it promotes dtypes.
     if torch.compiler.is_compiling() or use_definition() or gate.dtype != up.dtype:
         return definition(gate, up, clamp)
@@ -42,9 +50,13 @@ def swiglu(
     return form.forward(gate, up, clamp)[0]
 
 
-def swiglu_backward(grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor, Tensor]:
+def swiglu_backward(
+    grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None
+) -> tuple[Tensor, Tensor]:
     """The gradients of ``gate`` and ``up``, which cannot be differentiated again."""
-    library = native_library(grad, gate, up) if gate.shape == up.shape else None
+    library = None
+    if gate.shape == up.shape:
+        library = native_library(grad, gate, up)
     if library is None:
         return _backward_in_torch(grad, gate, up, clamp)
     gate = gate.contiguous()
@@ -67,13 +79,17 @@ def _in_cpp(gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor]:
     gate = gate.contiguous()
     out = torch.empty_like(gate)
     name = f"swiglu_{NATIVE_NAMES[gate.dtype]}"
-    library.call(name, gate, up.contiguous(), out, out.numel(), *_constants(clamp), torch.get_num_threads())
+    library.call(
+        name, gate, up.contiguous(), out, out.numel(), *_constants(clamp), torch.get_num_threads()
+    )
     return (out,)
 
 
 def _constants(clamp: Clamp | None) -> tuple[float, float, float]:
     """alpha, limit and shift, with which ``g sigmoid(alpha g) (u + shift)`` is either form."""
-    return (1.0, math.inf, 0.0) if clamp is None else (clamp.alpha, clamp.limit, 1.0)
+    if clamp is None:
+        return (1.0, math.inf, 0.0)
+    return (clamp.alpha, clamp.limit, 1.0)
 
 
 def _in_torch(gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor]:
@@ -84,7 +100,9 @@ def _in_torch(gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor]:
     return ((clamp.alpha * gate).sigmoid_().mul_(gate).mul_(up.add_(1)),)
 
 
-def _backward_in_torch(grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor, Tensor]:
+def _backward_in_torch(
+    grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None
+) -> tuple[Tensor, Tensor]:
     if clamp is None:
         return torch.ops.aten.silu_backward(grad * up, gate), F.silu(gate).mul_(grad)
     g = gate.clamp(max=clamp.limit)
@@ -92,10 +110,14 @@ def _backward_in_torch(grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | No
     s = torch.sigmoid(clamp.alpha * g)
     to_gate = grad * (u + 1) * s * (1 + clamp.alpha * g * (1 - s))
     to_up = grad * g * s
-    return to_gate.masked_fill_(gate > clamp.limit, 0), to_up.masked_fill_(up.abs() > clamp.limit, 0)
+    return to_gate.masked_fill_(gate > clamp.limit, 0), to_up.masked_fill_(
+        up.abs() > clamp.limit, 0
+    )
 
 
-def _backward(needed: Any, grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor, Tensor]:
+def _backward(
+    needed: Any, grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None
+) -> tuple[Tensor, Tensor]:
     return swiglu_backward(grad, gate, up, clamp)
 
 

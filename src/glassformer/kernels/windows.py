@@ -1,4 +1,5 @@
-"""Attention within a pattern, by a product that knows no pattern: in one piece, or in blocks whose cost grows linearly.
+"""Attention within a pattern, by a product that knows no pattern: in one piece, or in blocks whose
+cost grows linearly.
 
 Source: Beltagy et al. 2020, arXiv 2004.05150 (windows).
 """
@@ -17,7 +18,9 @@ _LONGEST_BLOCK = 512
 
 @runtime_checkable
 class Product(Protocol):
-    """Attention with a causal rule that aligns the first query with the first key, or with a mask, or with neither."""
+    """Attention with a causal rule that aligns the first query with the first key, or with a mask,
+    or with neither.
+    """
 
     def __call__(
         self,
@@ -45,15 +48,25 @@ def in_one_piece(
     batch, heads, queries, head_dim = q.shape
     keys = k.shape[2]
     groups = heads // k.shape[1]
-    padding = None if pattern.key_padding is None else pattern.key_padding[:, None, None, :]
+    if pattern.key_padding is None:
+        padding = None
+    else:
+        padding = pattern.key_padding[:, None, None, :]
     if queries == 1 and groups > 1:
-        # One query per head: heads that share keys become the queries of one head, so that no key is read twice.
+        # One query per head: heads that share keys become the queries of one head, so that no key
+        # is read twice.
         folded = q.view(batch, k.shape[1], groups, head_dim)
-        folded_sink = None if sink is None else sink.view(1, k.shape[1], groups)
-        return product(folded, k, v, False, padding, scale, folded_sink).reshape(batch, heads, 1, -1)
+        if sink is None:
+            folded_sink = None
+        else:
+            folded_sink = sink.view(1, k.shape[1], groups)
+        return product(folded, k, v, False, padding, scale, folded_sink).reshape(
+            batch, heads, 1, -1
+        )
     if not pattern.causal:
         return product(q, k, v, False, padding, scale, sink)
-    # The product's causal rule is ours only if there are as many queries as keys. It scales what it has masked.
+    # The product's causal rule is ours only if there are as many queries as keys. It scales what it
+    # has masked.
     if queries == keys and pattern.window is None and pattern.key_padding is None and scale > 0:
         return product(q, k, v, True, None, scale, sink)
     return product(q, k, v, False, pattern.mask(queries, keys, q.device), scale, sink)
@@ -68,9 +81,11 @@ def in_blocks(
     scale: float,
     sink: Float[Tensor, "1 head #query"] | None,
 ) -> Tensor:
-    """Return attention in a causal window: blocks of queries, each with just the keys that its queries can see.
+    """Return attention in a causal window: blocks of queries, each with just the keys that its
+    queries can see.
 
-    The first queries, up to one that sees a full window, and more if they fill no block, are an attention of their own.
+    The first queries, up to one that sees a full window, and more if they fill no block, are an
+    attention of their own.
     """
     window = pattern.window
     assert window is not None  # narrowed() keeps causal with it
@@ -78,21 +93,30 @@ def in_blocks(
     keys = min(k.shape[2], queries + window - 1)
     k = k[:, :, -keys:]
     v = v[:, :, -keys:]
-    padding = None if pattern.key_padding is None else pattern.key_padding[:, -keys:]
+    if pattern.key_padding is None:
+        padding = None
+    else:
+        padding = pattern.key_padding[:, -keys:]
     block = min(max(window // 2, _SHORTEST_BLOCK), _LONGEST_BLOCK)
     first = min(queries, window + queries - keys)
     first += (queries - first) % block
     last = keys - queries + first
-    # One split, whose gradient is one join; a slice each would make a whole gradient of zeros for each.
+    # One split, whose gradient is one join; a slice each would make a whole gradient of zeros for
+    # each.
     q_first, q_others = q.split((first, queries - first), dim=2)
-    small = Pattern(True, window, None if padding is None else padding[:, :last]).narrowed(first, last)
+    small = Pattern(True, window, None if padding is None else padding[:, :last]).narrowed(
+        first, last
+    )
     out = in_one_piece(product, q_first, k[:, :, :last], v[:, :, :last], small, scale, sink)
     if first == queries:
         return out
     seen = slice(last - window + 1, keys)
     padding = None if padding is None else padding[:, seen]
-    others = _banded(product, q_others, k[:, :, seen], v[:, :, seen], window, block, padding, scale, sink)
-    # Joined in the kernel's memory order, position before head, so that merging the heads copies nothing.
+    others = _banded(
+        product, q_others, k[:, :, seen], v[:, :, seen], window, block, padding, scale, sink
+    )
+    # Joined in the kernel's memory order, position before head, so that merging the heads copies
+    # nothing.
     return torch.cat([part.transpose(1, 2) for part in (out, others)], dim=1).transpose(1, 2)
 
 
@@ -107,7 +131,9 @@ def _banded(
     scale: float,
     sink: Tensor | None,
 ) -> Tensor:
-    """Return blocks of ``block`` queries; query i sees keys i .. i + window - 1 of ``queries + window - 1``."""
+    """Return blocks of ``block`` queries; query i sees keys i .. i + window - 1 of ``queries +
+    window - 1``.
+    """
     batch, heads, queries, _ = q.shape
     blocks = queries // block
     width = window - 1 + block
@@ -119,7 +145,10 @@ def _banded(
     key = torch.arange(width, device=q.device)[None, :]
     mask = ((key >= row) & (key < row + window))[None, None]
     if padding is not None:
-        mask = mask & padding.unfold(1, width, block).expand(batch, -1, -1).flatten(0, 1)[:, None, None, :]
+        mask = (
+            mask
+            & padding.unfold(1, width, block).expand(batch, -1, -1).flatten(0, 1)[:, None, None, :]
+        )
     folded = q.unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
     out = product(folded, blocks_of(k), blocks_of(v), False, mask, scale, sink)
     return out.unflatten(0, (batch, blocks)).transpose(1, 2).reshape(batch, heads, queries, -1)

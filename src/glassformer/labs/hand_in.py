@@ -1,6 +1,8 @@
-"""What a course asks to be handed in: the executed notebook with its PDF and its files, and the lab's report.
+"""What a course asks to be handed in: the executed notebook with its PDF and its files, and the
+lab's report.
 
-One folder holds all of it under the author's name, and a zip archive beside the folder holds the same.
+One folder holds all of it under the author's name, and a zip archive beside the folder holds the
+same.
 """
 
 import json
@@ -37,7 +39,9 @@ FOR_STUDENTS = "for-students"
 
 _LONGEST_NAME = 200
 _NOT_IN_A_LINE = {"Cc", "Cs", "Zl", "Zp"}
-"""Unicode's categories of control characters, lone surrogates, and separators of lines and paragraphs."""
+"""Unicode's categories of control characters, lone surrogates, and separators of lines and
+paragraphs.
+"""
 _MARKS = re.compile(r"([\\`*_\[\]<>$&#|~])")
 """Characters that Markdown, HTML or a formula could take for marks."""
 _SOLUTION_MARKS = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION\n?", re.MULTILINE)
@@ -86,36 +90,47 @@ def _require_line(what: str, text: str) -> None:
 
 
 def hand_in(
-    notebook: dict[str, Any], author: Author, directory: Path, out: Path, write_report: Callable[[], Path]
+    notebook: dict[str, Any],
+    author: Author,
+    directory: Path,
+    out: Path,
+    write_report: Callable[[], Path],
 ) -> Path:
-    """Write the folder ``directory`` and the archive ``directory.zip``, and return the path of the archive.
+    """Write the folder ``directory`` and the archive ``directory.zip``, and return the path of the
+    archive.
 
-    The folder is complete or absent. What takes long is kept in ``out``, the directory of the lab's run: an
-    interrupted hand-in continues there, and its notebook is executed only once.
+    The folder is complete or absent. What takes long is kept in ``out``, the directory of the lab's
+    run: an interrupted hand-in continues there, and its notebook is executed only once.
 
     Args:
-        notebook: A lesson with its solutions, in nbformat 4; ``metadata["glassformer"]["lab"]`` names its lab.
+        notebook: A lesson with its solutions, in nbformat 4; ``metadata["glassformer"]["lab"]``
+            names its lab.
         author: Whose name stands in notebook, PDF and report.
         directory: A directory that is not there yet.
         out: Outside ``directory``.
-        write_report: Runs the lab in ``out`` and returns the path of its report, beside which figures/ stands.
+        write_report: Runs the lab in ``out`` and returns the path of its report, beside which
+            figures/ stands.
 
     Raises:
-        InputError: If ``directory`` or the archive exists, pandoc is missing, or the fonts of this machine
-            lack a character of the author's name. Nothing has been computed then.
+        InputError: If ``directory`` or the archive exists, pandoc is missing, or the fonts of this
+            machine lack a character of the author's name. Nothing has been computed then.
     """
     directory = directory.resolve()
     archive = directory.with_name(f"{directory.name}.zip")
     _require_places(directory, archive, out.resolve())
     require_pandoc()
-    notebook_pdf({"cells": [{"cell_type": "markdown", "source": author.heading}]}, author.name, author.day)
+    notebook_pdf(
+        {"cells": [{"cell_type": "markdown", "source": author.heading}]}, author.name, author.day
+    )
     name = notebook["metadata"]["glassformer"]["lab"]
     with ExitStack() as stack:
         try:
             draft = stack.enter_context(new_directory(directory))
         except OSError as error:
             got = f"{shown(directory)}, which cannot be made ({error.strerror})"
-            raise InputError(got, "a place that can be written to", "Choose another directory.") from error
+            raise InputError(
+                got, "a place that can be written to", "Choose another directory."
+            ) from error
         report = write_report()
         executed = _executed(_without_scaffold(notebook), out, f"{name}.ipynb")
         for path in executed.iterdir():
@@ -152,9 +167,13 @@ def _require_places(directory: Path, archive: Path, out: Path) -> None:
 
 
 def _without_scaffold(notebook: dict[str, Any]) -> dict[str, Any]:
-    """The notebook as its author would write it: without instructions to students and marks of solutions."""
+    """The notebook as its author would write it: without instructions to students and marks of
+    solutions.
+    """
     notebook = deepcopy(notebook)
-    notebook["cells"] = [cell for cell in notebook["cells"] if FOR_STUDENTS not in cell["metadata"].get("tags", ())]
+    notebook["cells"] = [
+        cell for cell in notebook["cells"] if FOR_STUDENTS not in cell["metadata"].get("tags", ())
+    ]
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell["source"] = _SOLUTION_MARKS.sub("", cell["source"])
@@ -164,7 +183,8 @@ def _without_scaffold(notebook: dict[str, Any]) -> dict[str, Any]:
 def _executed(notebook: dict[str, Any], out: Path, name: str) -> Path:
     """The directory in ``out`` with the executed notebook and the files that its cells wrote.
 
-    It is named after the sources of the cells, so that they are executed once, and again when the lesson changes.
+    It is named after the sources of the cells, so that they are executed once, and again when the
+    lesson changes.
     """
     sources = _sources(notebook)
     folder = out / f"notebook-{sha256(json.dumps(sources).encode()).hexdigest()[:8]}"
@@ -179,7 +199,9 @@ def _executed(notebook: dict[str, Any], out: Path, name: str) -> Path:
         return folder
     cells = nbformat.from_dict(notebook)
     # The Python that runs this, whatever other kernels of that name are installed.
-    kernel = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
+    kernel = AsyncKernelManager(
+        kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[])
+    )
     with new_directory(folder) as draft:
         client = NotebookClient(
             cells,
@@ -191,14 +213,18 @@ def _executed(notebook: dict[str, Any], out: Path, name: str) -> Path:
         )
         print(f"notebook: {len(cells.cells)} cells to execute", flush=True)
         try:
-            # What cells print arrives as their output; the kernel's own stderr holds complaints of its end.
-            # Bars of its cells would be kept in the notebook.
+            # What cells print arrives as their output; the kernel's own stderr holds complaints of
+            # its end. Bars of its cells would be kept in the notebook.
             without_bars = {**os.environ, "TQDM_DISABLE": "1"}
             with client.setup_kernel(cleanup_kc=True, stderr=DEVNULL, env=without_bars):
-                for number, cell in enumerate(progress_bar(None, iterable=cells.cells, desc="cells")):
+                for number, cell in enumerate(
+                    progress_bar(None, iterable=cells.cells, desc="cells")
+                ):
                     client.execute_cell(cell, number)
         except DeadKernelError as error:
-            raise OSError("the process that executes the notebook ended; was there enough memory?") from error
+            raise OSError(
+                "the process that executes the notebook ended; was there enough memory?"
+            ) from error
         write_text(draft / name, _to_json(cells))
     return folder
 

@@ -1,7 +1,8 @@
 """A notebook as a PDF: pandoc turns its Markdown and formulas into Typst, which sets the pages.
 
-Both come as packages, with their fonts: neither a browser nor LaTeX nor a network is needed. The files are PDF/A-2b,
-which every font must be embedded in, and in which no character may lack a glyph.
+Both come as packages, with their fonts: neither a browser nor LaTeX nor a network is needed. The
+files are PDF/A-2b, which every font must be embedded in, and in which no character may lack a
+glyph.
 """
 
 import base64
@@ -39,8 +40,9 @@ def require_pandoc() -> None:
 def notebook_pdf(notebook: dict[str, Any], author: str, day: date) -> bytes:
     """The pages of an executed notebook, a value of nbformat 4.
 
-    Hints that the notebook folds (``<details>``) are left out. Of an output with several forms a picture is shown
-    before Markdown, and Markdown before plain text. The same arguments give the same bytes.
+    Hints that the notebook folds (``<details>``) are left out. Of an output with several forms a
+    picture is shown before Markdown, and Markdown before plain text. The same arguments give the
+    same bytes.
 
     Args:
         notebook: It has no errors among its outputs.
@@ -57,13 +59,18 @@ def notebook_pdf(notebook: dict[str, Any], author: str, day: date) -> bytes:
         try:
             return typst.compile(str(page), pdf_standards="a-2b")
         except typst.TypstError as error:
-            missing = sorted(set(re.findall(r'the text `"(.*?)"` could not be displayed', error.diagnostic)))
+            missing = sorted(
+                set(re.findall(r'the text `"(.*?)"` could not be displayed', error.diagnostic))
+            )
             if not missing:
                 raise
             raise InputError(
                 got=f"characters without a glyph: {' '.join(missing[:10])}",
                 expected="text that the fonts of this machine can draw",
-                fix="Install a font that has them, such as one of Google's Noto fonts, or write other characters.",
+                fix=(
+                    "Install a font that has them, such as one of Google's Noto fonts, or write "
+                    "other characters."
+                ),
             ) from error
 
 
@@ -77,7 +84,9 @@ def typst_source(notebook: dict[str, Any], folder: Path, author: str, day: date)
         blocks.append(_typst_call("source", cell["source"].rstrip()))
         for position, output in enumerate(cell["outputs"]):
             blocks.append(_output(output, folder / f"{number}-{position}.png"))
-    body = pypandoc.convert_text("\n\n".join(blocks), "typst", format=_MARKDOWN, extra_args=["--wrap=none"])
+    body = pypandoc.convert_text(
+        "\n\n".join(blocks), "typst", format=_MARKDOWN, extra_args=["--wrap=none"]
+    )
     when = f"datetime(year: {day.year}, month: {day.month}, day: {day.day})"
     about = f"#set document(author: {json.dumps(author, ensure_ascii=False)}, date: {when})"
     return "\n".join([about, _TEMPLATE.read_text(encoding="utf-8"), body])

@@ -1,4 +1,6 @@
-"""The frame of every lab: steps whose typed results are computed once and kept, then figures and a report of them."""
+"""The frame of every lab: steps whose typed results are computed once and kept, then figures and a
+report of them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from pydantic import TypeAdapter, ValidationError
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.figures.style import save_figure
 from glassformer.files import local_path, write_text
 from glassformer.labs import wording
@@ -28,7 +30,8 @@ _Part = TypeVar("_Part")
 class Lab:
     """What a lab is.
 
-    ``results`` is a dataclass with the fields ``quick`` (bool), ``seed`` (int) and one for each step, in its type.
+    ``results`` is a dataclass with the fields ``quick`` (bool), ``seed`` (int) and one for each
+    step, in its type.
     """
 
     name: str  # as on the command line
@@ -37,9 +40,15 @@ class Lab:
     quick: Mapping[str, Any]  # the settings in which the quick version differs
     results: type
     steps: Mapping[str, Callable[[Run], Any]]  # what computes each field, in order
-    figures: Mapping[str, Callable[[Any], Figure | None]]  # from the results alone; None if they lack the experiment
-    context: Mapping[str, Any] = field(default_factory=dict)  # functions and constants that the template calls
-    inputs: Callable[[Any], Mapping[str, Any]] = lambda settings: {}  # what else a run depends on, such as a file
+    figures: Mapping[
+        str, Callable[[Any], Figure | None]
+    ]  # from the results alone; None if they lack the experiment
+    context: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # functions and constants that the template calls
+    inputs: Callable[[Any], Mapping[str, Any]] = (
+        lambda settings: {}
+    )  # what else a run depends on, such as a file
 
 
 @dataclass(frozen=True)
@@ -52,10 +61,12 @@ class Run:
     done: SimpleNamespace  # the results of earlier steps, by name
 
     def kept(self, name: str, kind: Any, compute: Callable[[], _Part]) -> _Part:
-        """A part of a step, computed at most once in a run however often it is interrupted, and kept as JSON.
+        """A part of a step, computed at most once in a run however often it is interrupted, and
+        kept as JSON.
 
-        ``kind`` is a dataclass, or a list or dictionary of such, of numbers, strings, lists and dictionaries. The part
-        is returned as its file gives it back, so that an uninterrupted run and a continued one go on from the same.
+        ``kind`` is a dataclass, or a list or dictionary of such, of numbers, strings, lists and
+        dictionaries. The part is returned as its file gives it back, so that an uninterrupted run
+        and a continued one go on from the same.
         """
         path = self.out / "steps" / f"{name}.json"
         if not path.exists():
@@ -64,32 +75,48 @@ class Run:
 
 
 def run(
-    lab: Lab, out: Path | str, *, quick: bool = False, seed: int = 0, resume: bool = False, **settings: Any
+    lab: Lab,
+    out: Path | str,
+    *,
+    quick: bool = False,
+    seed: int = 0,
+    resume: bool = False,
+    **settings: Any,
 ) -> Path:
     """Run ``lab`` in the directory ``out`` and return the path of its report.
 
-    ``out`` then holds report.md, figures/ (PNG and SVG), results.json with every number, lab.json with what was asked
-    for, and in steps/ what is kept while it runs. The same seed gives the same results on one machine, times apart.
+    ``out`` then holds report.md, figures/ (PNG and SVG), results.json with every number, lab.json
+    with what was asked for, and in steps/ what is kept while it runs. The same seed gives the same
+    results on one machine, times apart.
 
     Args:
         lab: Which.
         out: Where to write; it is made if missing.
         quick: The short version, which the report names.
         seed: Of data, initial weights and sampling.
-        resume: Continue what an earlier run left in ``out``: what is finished is read and not computed again. Without
-            it ``out`` must hold no run.
+        resume: Continue what an earlier run left in ``out``: what is finished is read and not
+            computed again. Without it ``out`` must hold no run.
         settings: Settings other than the lab's.
     """
     out = local_path(out)
-    require(seed >= 0, f"seed = {seed}", "a whole number of at least 0", "Pass seed >= 0.")
+    if not seed >= 0:
+        raise InputError(
+            got=f"seed = {seed}",
+            expected="a whole number of at least 0",
+            fix="Pass seed >= 0.",
+        )
     chosen = replace(lab.settings, **{**(lab.quick if quick else {}), **settings})
     plan = TypeAdapter(type(chosen)).dump_python(chosen, mode="json")
-    claim(out, {"lab": lab.name, "quick": quick, "seed": seed, **plan, **lab.inputs(chosen)}, resume)
+    claim(
+        out, {"lab": lab.name, "quick": quick, "seed": seed, **plan, **lab.inputs(chosen)}, resume
+    )
     current = Run(out, chosen, seed, SimpleNamespace())
     kinds = get_type_hints(lab.results)
     begun = time.monotonic()
     for number, (name, measure) in enumerate(lab.steps.items(), start=1):
-        print(f"{lab.name}, step {number} of {len(lab.steps)}: {name.replace('_', ' ')}", flush=True)
+        print(
+            f"{lab.name}, step {number} of {len(lab.steps)}: {name.replace('_', ' ')}", flush=True
+        )
         setattr(current.done, name, current.kept(name, kinds[name], partial(measure, current)))
     results = lab.results(quick=quick, seed=seed, **vars(current.done))
     write_text(out / "results.json", to_json(results, lab.results))
@@ -105,8 +132,8 @@ def render(lab: Lab, results: Any) -> str:
     """The report on ``results`` in Markdown.
 
     The template sees ``results``, each of its fields, what ``lab.context`` has and the functions of
-    :mod:`~glassformer.labs.wording` (as filters too), all by name; ``figure(name, caption)`` is an image. Lines of a
-    paragraph are joined.
+    :mod:`~glassformer.labs.wording` (as filters too), all by name; ``figure(name, caption)`` is an
+    image. Lines of a paragraph are joined.
     """
 
     def figure(name: str, caption: str) -> str:
@@ -120,7 +147,9 @@ def render(lab: Lab, results: Any) -> str:
         lstrip_blocks=True,
         autoescape=False,  # Markdown, of numbers and of words of our own
     )
-    words = {name: value for name, value in vars(wording).items() if callable(value) and name[0] != "_"}
+    words = {
+        name: value for name, value in vars(wording).items() if callable(value) and name[0] != "_"
+    }
     environment.filters.update(words)
     values = {each.name: getattr(results, each.name) for each in fields(results)}
     text = environment.get_template(lab.template.name).render(
@@ -130,16 +159,24 @@ def render(lab: Lab, results: Any) -> str:
 
 
 def join_lines(text: str) -> str:
-    """``text`` with each paragraph and list item on one line, one empty line between blocks, and code as it is."""
+    """``text`` with each paragraph and list item on one line, one empty line between blocks, and
+    code as it is.
+    """
     blocks = []
-    for number, part in enumerate(re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)):
+    for number, part in enumerate(
+        re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    ):
         if number % 2:
             blocks.append(part)
             continue
         for block in re.split(r"\n\s*\n", part):
             lines: list[str] = []
-            for line in filter(None, (re.sub(r"\s+", " ", line).strip() for line in block.split("\n"))):
-                begins = re.match(r"\||#|[-*] |\d+\. |!\[", line) or (lines and re.match(r"\||#|!\[", lines[-1]))
+            for line in filter(
+                None, (re.sub(r"\s+", " ", line).strip() for line in block.split("\n"))
+            ):
+                begins = re.match(r"\||#|[-*] |\d+\. |!\[", line) or (
+                    lines and re.match(r"\||#|!\[", lines[-1])
+                )
                 if lines and not begins:
                     lines[-1] += " " + line
                 else:
@@ -172,27 +209,56 @@ def to_json(part: object, kind: Any) -> str:
 
 
 def claim(out: Path | str, plan: dict[str, Any], resume: bool) -> None:
-    """Make ``out`` the directory of a run of ``plan``, which its lab.json holds, or check that it is this run's."""
+    """Make ``out`` the directory of a run of ``plan``, which its lab.json holds, or check that it
+    is this run's.
+    """
     out = local_path(out)
     path = out / "lab.json"
-    others = [] if path.exists() or not out.is_dir() else [each.name for each in out.iterdir() if each.name[0] != "."]
+    if path.exists() or not out.is_dir():
+        others = []
+    else:
+        others = [each.name for each in out.iterdir() if each.name[0] != "."]
     got = f"{out}, which holds something else: {', '.join(sorted(others)[:3])}"
-    require(not others, got, "a new or empty directory, or one of a lab", "Choose another directory.")
+    if others:
+        raise InputError(
+            got=got,
+            expected="a new or empty directory, or one of a lab",
+            fix="Choose another directory.",
+        )
     plan = json.loads(json.dumps(plan))
     if not path.exists():
         try:
             write_text(path, json.dumps(plan, indent=1) + "\n")
         except OSError as error:  # a file where a directory should be, or no right to write
             got = f"{out}, in which nothing can be written ({error.strerror or error})"
-            raise InputError(got, "a directory, or a place for a new one", "Choose another directory.") from error
+            raise InputError(
+                got, "a directory, or a place for a new one", "Choose another directory."
+            ) from error
         return
-    fix = "Continue it with resume=True (on the command line: --resume), or choose another directory."
-    require(resume, f"{out}, which holds a run of the lab", "a directory without one", fix)
+    fix = (
+        "Continue it with resume=True (on the command line: --resume), or choose another directory."
+    )
+    if not resume:
+        raise InputError(
+            got=f"{out}, which holds a run of the lab",
+            expected="a directory without one",
+            fix=fix,
+        )
     try:
         earlier = json.loads(path.read_text(encoding="utf-8"))
-        names = plan if earlier["lab"] == plan["lab"] else ["lab"]  # another lab's plan has other names
+        names = (
+            plan if earlier["lab"] == plan["lab"] else ["lab"]
+        )  # another lab's plan has other names
         changed = sorted(name for name in names if earlier[name] != plan[name])
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}, which cannot be read", "the plan of a run", "Choose another directory.") from error
-    got, fix = f"{out}, which holds a run with another {', '.join(changed)}", "Remove it, or choose another directory."
-    require(not changed, got, "the plan and the seed that it was begun with", fix)
+        raise InputError(
+            f"{path}, which cannot be read", "the plan of a run", "Choose another directory."
+        ) from error
+    got = f"{out}, which holds a run with another {', '.join(changed)}"
+    fix = "Remove it, or choose another directory."
+    if changed:
+        raise InputError(
+            got=got,
+            expected="the plan and the seed that it was begun with",
+            fix=fix,
+        )

@@ -37,11 +37,15 @@ def standard_error(share: float | int, count: int) -> float:
 
 
 def alike(first: float | int, second: float | int, count: int, least: float | int = 0.0) -> bool:
-    """Whether two shares, each found among ``count`` cases, differ by at most two standard errors of a difference.
+    """Whether two shares, each found among ``count`` cases, differ by at most two standard errors
+    of a difference.
 
-    ``2 sqrt(2 p (1 - p) / count)``, with p half way between the two; or by at most ``least``, the spread of seeds.
+    ``2 sqrt(2 p (1 - p) / count)``, with p half way between the two; or by at most ``least``, the
+    spread of seeds.
     """
-    return abs(first - second) <= max(least, 2 * math.sqrt(2) * standard_error((first + second) / 2, count))
+    return abs(first - second) <= max(
+        least, 2 * math.sqrt(2) * standard_error((first + second) / 2, count)
+    )
 
 
 def mean(values: Iterable[float | int]) -> float:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from glassformer.errors import InputError, require, require_probability
+from glassformer.errors import InputError, require_probability
 from glassformer.kernels import attention as kernel
 from glassformer.kernels.pattern import FULL, Pattern
 from glassformer.layers.opened import all_entries, entries, opened
@@ -23,14 +23,18 @@ class Rewrite(NamedTuple):
     kind: Literal["scores", "weights"]
     heads: tuple[int, ...]
     function: Callable[[Tensor], Tensor | None]
-    """Of [batch, head, query, key], with these heads, in float32 or wider; it must not change its argument."""
+    """Of [batch, head, query, key], with these heads, in float32 or wider; it must not change its
+    argument.
+    """
     may_keep: bool = False
     """Whether the function may return None, which keeps the matrix."""
 
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """The arguments of one attention: those of :func:`attend`, with ``scale`` filled in, and what an editor added."""
+    """The arguments of one attention: those of :func:`attend`, with ``scale`` filled in, and what
+    an editor added.
+    """
 
     q: Float[Tensor, "batch head query head_dim"]
     k: Float[Tensor, "batch kv_head key head_dim"]
@@ -40,11 +44,15 @@ class Attended:
     key_weights: Float[Tensor, " head"] | None = None
     sinks: Float[Tensor, " head"] | None = None
     mask: Shaped[Tensor, "#batch #head #query key"] | None = None
-    """Further restriction: boolean, True = may attend, or (of transformers' models) numbers added to the scores."""
+    """Further restriction: boolean, True = may attend, or (of transformers' models) numbers added
+    to the scores.
+    """
     rewrites: tuple[Rewrite, ...] = ()
     cap: float | None = None
     forbidden: Shaped[Tensor, "#batch #head #query #key"] | None = None
-    """What an editor forbids, which is part of the mask too; rewritten weights may not be above 0 there."""
+    """What an editor forbids, which is part of the mask too; rewritten weights may not be above 0
+    there.
+    """
 
     @property
     def group(self) -> int:
@@ -73,13 +81,16 @@ class Editing:
 def watching(watcher: Watcher) -> AbstractContextManager[None]:
     """Call ``watcher`` with the arguments of each call of :func:`attend`, before it is computed.
 
-    Within the ``with`` block and its thread. Calls in code that ``torch.compile`` has compiled are not watched.
+    Within the ``with`` block and its thread. Calls in code that ``torch.compile`` has compiled are
+    not watched.
     """
     return opened(Watching(watcher))
 
 
 def editing(editor: Editor) -> AbstractContextManager[None]:
-    """As :func:`watching`: what ``editor`` returns is computed instead. Watchers see it; inner editors come last."""
+    """As :func:`watching`: what ``editor`` returns is computed instead. Watchers see it; inner
+    editors come last.
+    """
     return opened(Editing(editor))
 
 
@@ -99,34 +110,36 @@ def attend(
 
     For head h, which reads key-value head g(h) = h // (num_heads / num_kv_heads)::
 
-        scores[i, j]  = scale * key_weights[h] * q[h, i] . k[g, j]      -inf where the pattern forbids
-        weights[i, j] = exp(scores[i, j]) / (exp(sinks[h]) + sum_j' exp(scores[i, j']))
+        scores[i, j]  = scale * key_weights[h] * q[h, i] . k[g, j]      -inf where the pattern
+        forbids weights[i, j] = exp(scores[i, j]) / (exp(sinks[h]) + sum_j' exp(scores[i, j']))
         output[h, i]  = sum_j weights[i, j] * v[g, j]
 
-    With a cap, allowed scores s become ``cap * tanh(s / cap)``. Without ``sinks`` the weights are the softmax. A query
-    without an allowed key gives zeros.
+    With a cap, allowed scores s become ``cap * tanh(s / cap)``. Without ``sinks`` the weights are
+    the softmax. A query without an allowed key gives zeros.
 
     Args:
         q: Queries. With a causal pattern they are the last positions of the keys.
         k: Keys; ``kv_head`` divides ``head``, and consecutive query heads share a key-value head.
-        v: Values. With a ``value_dim`` other than ``head_dim`` all weights are in memory: no fused kernel takes them.
+        v: Values. With a ``value_dim`` other than ``head_dim`` all weights are in memory: no fused
+            kernel takes them.
         pattern: Which keys each query may attend to.
         scale: Factor on the scores; ``head_dim ** -0.5`` when None.
-        cap: Bound of the scores, in which no fused kernel computes: some queries' weights at a time are in memory, and
-            all of them where gradients are wanted.
+        cap: Bound of the scores, in which no fused kernel computes: some queries' weights at a time
+            are in memory, and all of them where gradients are wanted.
         key_weights: One factor per query head on its scores (weighted grouped-query attention).
-        sinks: One logit per query head that takes part in the softmax and carries no value (gpt-oss).
-        dropout: Probability of dropping a weight; the others are multiplied by ``1 / (1 - dropout)``. All weights are
-            in memory if it is above 0.
+        sinks: One logit per query head that takes part in the softmax and carries no value
+            (gpt-oss).
+        dropout: Probability of dropping a weight; the others are multiplied by ``1 / (1 -
+            dropout)``. All weights are in memory if it is above 0.
 
     Example:
         >>> q, k, v = torch.randn(2, 8, 5, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)
         >>> attend(q, k, v, Pattern(causal=True, window=3)).shape
         torch.Size([2, 8, 5, 16])
 
-    Source: Vaswani et al. 2017 (scaled dot product); Ainslie et al. 2023 (grouped queries); Chinnakonduru and
-    Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model card (sinks); Beltagy et al. 2020
-    (windows); Gemma Team 2024, arXiv 2408.00118 (cap).
+    Source: Vaswani et al. 2017 (scaled dot product); Ainslie et al. 2023 (grouped queries);
+    Chinnakonduru and Mohapatra 2024, arXiv 2407.10855 (key weights); OpenAI 2025, gpt-oss model
+    card (sinks); Beltagy et al. 2020 (windows); Gemma Team 2024, arXiv 2408.00118 (cap).
     """
     check_inputs(q, k, v, pattern, key_weights, sinks)
     require_probability(dropout=dropout)
@@ -136,7 +149,9 @@ def attend(
         for entry in entries(Watching):
             entry.watcher(call)
         return compute(call, dropout)
-    return kernel.attention(_weighted(q, key_weights), k, v, pattern, scale, sinks, dropout, cap=cap)
+    return kernel.attention(
+        _weighted(q, key_weights), k, v, pattern, scale, sinks, dropout, cap=cap
+    )
 
 
 def is_edited() -> bool:
@@ -155,7 +170,9 @@ def is_observed() -> bool:
 
 
 def edited(call: Attended) -> Attended:
-    """What the editors of this thread make of a call; the same object if there are none, or they change nothing."""
+    """What the editors of this thread make of a call; the same object if there are none, or they
+    change nothing.
+    """
     original = call
     for entry in entries(Editing):
         call = entry.editor(call)
@@ -167,8 +184,9 @@ def edited(call: Attended) -> Attended:
 
 
 def _rewritten_once(call: Attended) -> Attended:
-    """Return a call in which each rewrite gives what it gives now, if one that may keep the matrix changes it; else
-    the call without those."""
+    """Return a call in which each rewrite gives what it gives now, if one that may keep the matrix
+    changes it; else the call without those.
+    """
     masked = boolean_mask(call)
     rewrites: list[Rewrite] = []
     changes: list[Rewrite] = []
@@ -185,12 +203,15 @@ def _rewritten_once(call: Attended) -> Attended:
     matrices(replace(masked, rewrites=noted), ())
     if changes:
         return replace(masked, rewrites=tuple(rewrites))
-    return replace(call, rewrites=tuple(rewrite for rewrite in call.rewrites if not rewrite.may_keep))
+    return replace(
+        call, rewrites=tuple(rewrite for rewrite in call.rewrites if not rewrite.may_keep)
+    )
 
 
 def boolean_mask(call: Attended) -> Attended:
-    """Return a call with a mask of booleans for one of numbers, which forbids with the lowest or -inf; what else it
-    adds is a rewrite of the scores."""
+    """Return a call with a mask of booleans for one of numbers, which forbids with the lowest or
+    -inf; what else it adds is a rewrite of the scores.
+    """
     if call.mask is None or call.mask.dtype == torch.bool:
         return call
     allowed = call.mask > torch.finfo(call.mask.dtype).min / 2
@@ -203,9 +224,13 @@ def boolean_mask(call: Attended) -> Attended:
 
 
 def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head query value_dim"]:
-    """The output of an attention. The matrix of heads with rewritten scores or weights is held, of others it is not."""
+    """The output of an attention. The matrix of heads with rewritten scores or weights is held, of
+    others it is not.
+    """
     q = _weighted(call.q, call.key_weights)
-    out = kernel.attention(q, call.k, call.v, call.pattern, call.scale, call.sinks, dropout, call.mask, call.cap)
+    out = kernel.attention(
+        q, call.k, call.v, call.pattern, call.scale, call.sinks, dropout, call.mask, call.cap
+    )
     if call.rewrites:
         heads = sorted({head for rewrite in call.rewrites for head in rewrite.heads})
         weights = F.dropout(matrices(call, heads)[1], dropout)
@@ -218,7 +243,8 @@ def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head q
 def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Scores and weights [batch, head, query, key] of ``heads``, as the call's rewrites leave them.
 
-    In float32 or wider. Scores are -inf where the pattern or the mask forbids, whatever a rewrite returns there.
+    In float32 or wider. Scores are -inf where the pattern or the mask forbids, whatever a rewrite
+    returns there.
     """
     # A rewrite gets all its heads, also where only some of them are asked for.
     named = {head for rewrite in call.rewrites for head in rewrite.heads}
@@ -228,26 +254,46 @@ def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     allowed = call.pattern.mask(q.shape[2], call.k.shape[2], q.device)
     scores = kernel.scores(q, call.k[:, shared], call.scale, call.cap)
     if call.mask is not None:
-        mask = call.mask if call.mask.shape[1] == 1 else call.mask[:, chosen]
-        allowed, scores = (allowed & mask, scores) if mask.dtype == torch.bool else (allowed, scores + mask)
+        if call.mask.shape[1] == 1:
+            mask = call.mask
+        else:
+            mask = call.mask[:, chosen]
+        allowed, scores = (
+            (allowed & mask, scores) if mask.dtype == torch.bool else (allowed, scores + mask)
+        )
     scores = scores.masked_fill(~allowed, -torch.inf)
     scores = _rewritten("scores", scores, call.rewrites, chosen).masked_fill(~allowed, -torch.inf)
-    sink = None if call.sinks is None else call.sinks[chosen].view(1, -1, 1)
+    if call.sinks is None:
+        sink = None
+    else:
+        sink = call.sinks[chosen].view(1, -1, 1)
     weights = kernel.weights_of_scores(scores, scores != -torch.inf, sink)  # NaN stays
     asked = [chosen.index(head) for head in heads]
     weights = _rewritten("weights", weights, call.rewrites, chosen)
     if call.forbidden is not None:
         got = "an edit of weights that gives some to keys that are forbidden"
         fix = "Forbid other keys, or put 0 there."
-        there = call.forbidden if call.forbidden.shape[1] == 1 else call.forbidden[:, chosen]
-        require(not bool((there & (weights != 0)).any()), got, "weights of 0 there", fix)
+        if call.forbidden.shape[1] == 1:
+            there = call.forbidden
+        else:
+            there = call.forbidden[:, chosen]
+        if bool((there & (weights != 0)).any()):
+            raise InputError(
+                got=got,
+                expected="weights of 0 there",
+                fix=fix,
+            )
     return scores[:, asked], weights[:, asked]
 
 
-def _rewritten(kind: str, values: Tensor, rewrites: Sequence[Rewrite], heads: Sequence[int]) -> Tensor:
+def _rewritten(
+    kind: str, values: Tensor, rewrites: Sequence[Rewrite], heads: Sequence[int]
+) -> Tensor:
     for rewrite in rewrites:
         if rewrite.kind == kind:
-            index = torch.tensor([heads.index(head) for head in rewrite.heads], device=values.device)
+            index = torch.tensor(
+                [heads.index(head) for head in rewrite.heads], device=values.device
+            )
             new = rewrite.function(values[:, index])
             if new is not None:
                 values = values.index_copy(1, index, new)
@@ -256,20 +302,35 @@ def _rewritten(kind: str, values: Tensor, rewrites: Sequence[Rewrite], heads: Se
 
 def _weighted(q: Tensor, key_weights: Tensor | None) -> Tensor:
     """``w (q . k) = (w q) . k``, and q is the smaller of the two."""
-    return q if key_weights is None else q * key_weights.to(q.dtype)[:, None, None]
+    if key_weights is None:
+        return q
+    return q * key_weights.to(q.dtype)[:, None, None]
 
 
 def check_inputs(
-    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, key_weights: Tensor | None, sinks: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: Pattern,
+    key_weights: Tensor | None,
+    sinks: Tensor | None,
 ) -> None:
     """Raise :class:`InputError` if these arguments of :func:`attend` do not fit one another."""
-    shape, of_keys = q.shape, k.shape
+    shape = q.shape
+    of_keys = k.shape
     fits = len(shape) == len(of_keys) == v.dim() == 4 and of_keys[:3] == v.shape[:3]
     # Formatting takes longer than all checks.
-    if not fits or shape[0] != of_keys[0] or shape[3] != of_keys[3] or shape[2] < 1 or of_keys[2] < 1:
+    if (
+        not fits
+        or shape[0] != of_keys[0]
+        or shape[3] != of_keys[3]
+        or shape[2] < 1
+        or of_keys[2] < 1
+    ):
         raise InputError(
             f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}",
-            "[batch, head, position, head_dim] with at least one position, k and v alike in all but the last",
+            "[batch, head, position, head_dim] with at least one position, k and v alike in all "
+            "but the last",
             "Split heads before attending, and pass a token or more.",
         )
     if of_keys[1] < 1 or shape[1] % of_keys[1]:

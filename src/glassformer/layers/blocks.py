@@ -61,7 +61,8 @@ class Block(nn.Module):
     Args:
         hidden_dim: Width of the residual stream.
         attention: From each position to positions of the same text.
-        ffn: Its feed-forward network, dense or a mixture of experts; None for an attention-only block.
+        ffn: Its feed-forward network, dense or a mixture of experts; None for an attention-only
+            block.
         norm_eps: Added to the mean square, or to the variance, in all norms; above 0.
         cross: From each position to all of a memory: ``causal=False``, beside a causal attention.
         norm: RMSNorm or LayerNorm.
@@ -109,7 +110,10 @@ class Block(nn.Module):
         self.parallel = parallel
         self.rotated = rotated
         self.dropout = dropout
-        self.attention_name = "attention" if cross is None else "self_attention"
+        if cross is None:
+            self.attention_name = "attention"
+        else:
+            self.attention_name = "self_attention"
         new_norm = partial(make_norm, norm, hidden_dim, norm_eps)
         self._register(self.attention_name, attention, new_norm)
         if cross is None:
@@ -131,7 +135,11 @@ class Block(nn.Module):
             self.add_module(f"{name}_norm", new_norm())
         else:
             # An identity has no weights; with it all blocks have the same hook points.
-            before = nn.Identity() if self.norm_place == "after" else new_norm()
+            before: nn.Module
+            if self.norm_place == "after":
+                before = nn.Identity()
+            else:
+                before = new_norm()
             self.add_module(f"{name}_norm", before)
             self.add_module(name, part)
         has_post_norm = self.norm_place in ("after", "both")
@@ -218,7 +226,10 @@ def _require_self_and_cross(attention: GroupedQueryAttention, cross: GroupedQuer
     cross_causal = cross.pattern.causal
     if not causal or cross_causal:
         raise InputError(
-            got=f"self-attention with causal = {causal} and cross-attention with causal = {cross_causal}",
+            got=(
+                f"self-attention with causal = {causal} and cross-attention with causal = "
+                f"{cross_causal}"
+            ),
             expected="True and False",
             fix="Build the first with causal=True, the second without.",
         )
@@ -280,11 +291,17 @@ def _is_unseen(block: nn.Module, final_norm: nn.Module | None) -> bool:
 
 
 def is_watched(*modules: nn.Module) -> bool:
-    """Whether a hook, a capture, an intervention or a collector reads what the modules compute at each position."""
+    """Whether a hook, a capture, an intervention or a collector reads what the modules compute at
+    each position.
+    """
     return (
         is_observed()
         or bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
-        or any(is_hooked(module) or is_collected(module) for part in modules for module in part.modules())
+        or any(
+            is_hooked(module) or is_collected(module)
+            for part in modules
+            for module in part.modules()
+        )
     )
 
 
@@ -302,9 +319,10 @@ def is_collected(module: nn.Module) -> bool:
 def initialise(model: nn.Module, additions: Mapping[str, int]) -> None:
     """Draw all weights of ``model`` from torch's generator.
 
-    Each matrix is normal with standard deviation ``fan_in ** -0.5``, which keeps the size of what passes. The matrices
-    that write to the residual stream (the outputs of attention and feed-forward) are smaller by ``n ** -0.5`` for n
-    residual additions, so that the stream does not grow with depth. Biases and sinks are 0; norms and key weights 1.
+    Each matrix is normal with standard deviation ``fan_in ** -0.5``, which keeps the size of what
+    passes. The matrices that write to the residual stream (the outputs of attention and
+    feed-forward) are smaller by ``n ** -0.5`` for n residual additions, so that the stream does not
+    grow with depth. Biases and sinks are 0; norms and key weights 1.
 
     Args:
         model: Its parameters are named as in :mod:`glassformer.models`.
@@ -317,5 +335,8 @@ def initialise(model: nn.Module, additions: Mapping[str, int]) -> None:
             nn.init.zeros_(weight)
         else:
             residual = name.endswith(("attention.output.weight", "ffn.down.weight", "ffn.down"))
-            scale = additions[name.split(".")[0]] ** -0.5 if residual else 1.0
+            if residual:
+                scale = additions[name.split(".")[0]] ** -0.5
+            else:
+                scale = 1.0
             nn.init.normal_(weight, std=scale * weight.shape[-1] ** -0.5)

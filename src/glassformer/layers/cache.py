@@ -8,19 +8,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, require_positive
 
-KeysAndValues = tuple[Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]]
+KeysAndValues = tuple[
+    Float[Tensor, "batch kv_head key head_dim"], Float[Tensor, "batch kv_head key head_dim"]
+]
 """Keys and values, split into heads."""
 
 
 class LayerCache:
     """Keys and values of one attention layer.
 
-    A layer without a window keeps ``max_seq_len`` positions. A windowed layer keeps ``window``: position p is in slot
-    ``p % window``, which held a position that no later query can see.
+    A layer without a window keeps ``max_seq_len`` positions. A windowed layer keeps ``window``:
+    position p is in slot ``p % window``, which held a position that no later query can see.
 
-    Memory: ``2 * batch * num_kv_heads * min(window, max_seq_len) * head_dim`` numbers, allocated at once.
+    Memory: ``2 * batch * num_kv_heads * min(window, max_seq_len) * head_dim`` numbers, allocated at
+    once.
     """
 
     def __init__(
@@ -34,8 +37,15 @@ class LayerCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
     ) -> None:
-        require_positive(batch=batch, num_kv_heads=num_kv_heads, head_dim=head_dim, max_seq_len=max_seq_len)
-        require(window is None or window >= 1, f"window = {window}", "at least 1", "Pass window >= 1 or None.")
+        require_positive(
+            batch=batch, num_kv_heads=num_kv_heads, head_dim=head_dim, max_seq_len=max_seq_len
+        )
+        if window is not None and not window >= 1:
+            raise InputError(
+                got=f"window = {window}",
+                expected="at least 1",
+                fix="Pass window >= 1 or None.",
+            )
         self.max_seq_len = max_seq_len
         self.window = window if window is not None and window < max_seq_len else None
         self.slots = self.window or max_seq_len
@@ -47,15 +57,19 @@ class LayerCache:
 
     def reset(self) -> None:
         """Forget all positions; the memory stays allocated."""
-        self.length, self.in_order = 0, True
+        self.length = 0
+        self.in_order = True
 
     def append(
-        self, k: Float[Tensor, "batch kv_head position head_dim"], v: Float[Tensor, "batch kv_head position head_dim"]
+        self,
+        k: Float[Tensor, "batch kv_head position head_dim"],
+        v: Float[Tensor, "batch kv_head position head_dim"],
     ) -> KeysAndValues:
         """Add new positions and return all keys and values that the new queries can see.
 
-        For several new positions they are ``in_order`` of position, the new ones last. For a single new position in a
-        windowed layer they are in slot order, on which one query's attention does not depend; see :meth:`positions`.
+        For several new positions they are ``in_order`` of position, the new ones last. For a single
+        new position in a windowed layer they are in slot order, on which one query's attention does
+        not depend; see :meth:`positions`.
         """
         batch, heads, _, head_dim = self.keys.shape
         if k.shape != v.shape or k.dim() != 4 or k.shape != (batch, heads, k.shape[2], head_dim):
@@ -64,17 +78,20 @@ class LayerCache:
                 f"[{batch}, {heads}, positions, {head_dim}] as the cache was made for",
                 "Make a new cache for another batch or model.",
             )
-        start, new = self.length, k.shape[2]
+        start = self.length
+        new = k.shape[2]
         self.require_room(new)
         self.length = start + new
         self.in_order = self.window is None or new > 1
         if self.window is None or new == 1:
-            slot, filled = start % self.slots, min(self.length, self.slots)
+            slot = start % self.slots
+            filled = min(self.length, self.slots)
             self.keys[:, :, slot : slot + new] = k
             self.values[:, :, slot : slot + new] = v
             return self.keys[:, :, :filled], self.values[:, :, :filled]
         kept = min(start, self.window - 1)
-        seen_k, seen_v = k, v
+        seen_k = k
+        seen_v = v
         if kept:
             before = torch.arange(start - kept, start, device=k.device) % self.window
             seen_k = torch.cat([self.keys[:, :, before], k], dim=2)
@@ -86,14 +103,23 @@ class LayerCache:
         return seen_k, seen_v
 
     def positions(self, new: int) -> Int[Tensor, " key"]:
-        """The positions of the keys that :meth:`append` of ``new`` positions returned last, in their order."""
-        device, last = self.keys.device, self.length - 1
+        """The positions of the keys that :meth:`append` of ``new`` positions returned last, in
+        their order.
+        """
+        device = self.keys.device
+        last = self.length - 1
         if self.in_order:
-            return torch.arange(max(0, self.length - new - self.slots + 1), self.length, device=device)
-        return last - (last - torch.arange(min(self.length, self.slots), device=device)) % self.slots
+            return torch.arange(
+                max(0, self.length - new - self.slots + 1), self.length, device=device
+            )
+        return (
+            last - (last - torch.arange(min(self.length, self.slots), device=device)) % self.slots
+        )
 
     def snapshot(self) -> KeysAndValues | None:
-        """Copies of what later positions write over; None in a layer without a window, where they write over none."""
+        """Copies of what later positions write over; None in a layer without a window, where they
+        write over none.
+        """
         if self.window is None:
             return None
         filled = min(self.length, self.window)
@@ -124,17 +150,25 @@ class Snapshot:
 
     length: int
     layers: tuple[tuple[Tensor, Tensor] | None, ...]
-    """Keys and values of each layer with a window, of which each keeps its own number; None for the others."""
+    """Keys and values of each layer with a window, of which each keeps its own number; None for the
+    others.
+    """
 
 
 class Cache:
     """The caches of all layers of a decoder, and which positions are padding.
 
-    Made by ``Decoder.new_cache``; give it to every call of the decoder that continues the same texts.
+    Made by ``Decoder.new_cache``; give it to every call of the decoder that continues the same
+    texts.
     """
 
     def __init__(self, layers: Sequence[LayerCache]) -> None:
-        require(len(layers) > 0, "a cache of no layers", "one LayerCache per layer", "Use Decoder.new_cache().")
+        if len(layers) <= 0:
+            raise InputError(
+                got="a cache of no layers",
+                expected="one LayerCache per layer",
+                fix="Use Decoder.new_cache().",
+            )
         self.layers = list(layers)
         self.padding: Bool[Tensor, "batch position"] | None = None
         self.broken = False
@@ -152,15 +186,16 @@ class Cache:
 
     def reset(self) -> None:
         """Forget all texts; the memory stays allocated."""
-        self.padding, self.broken = None, False
+        self.padding = None
+        self.broken = False
         for layer in self.layers:
             layer.reset()
 
     def snapshot(self) -> Snapshot:
         """Copy what later positions write over, so that :meth:`restore` can forget them.
 
-        Memory: at most ``2 * batch * num_kv_heads * window * head_dim`` numbers for each windowed layer. Other layers
-        write over nothing.
+        Memory: at most ``2 * batch * num_kv_heads * window * head_dim`` numbers for each windowed
+        layer. Other layers write over nothing.
         """
         return Snapshot(self.length, tuple(layer.snapshot() for layer in self.layers))
 
@@ -171,8 +206,12 @@ class Cache:
             InputError: Fewer positions than at the snapshot: the cache was reset since.
         """
         length = snapshot.length
-        got, expected = f"a cache of {self.length} positions", f"the {length} of the snapshot, and those added since"
-        require(self.length >= length, got, expected, "Take a new snapshot after reset().")
+        if not self.length >= length:
+            raise InputError(
+                got=f"a cache of {self.length} positions",
+                expected=f"the {length} of the snapshot, and those added since",
+                fix="Take a new snapshot after reset().",
+            )
         if self.padding is not None:
             self.padding = self.padding[:, :length]
         for layer, saved in zip(self.layers, snapshot.layers, strict=True):
@@ -181,27 +220,41 @@ class Cache:
 
     @contextmanager
     def adding(self) -> Iterator[None]:
-        """The block is a forward pass, from :meth:`begin` on: one that breaks off is forgotten, or makes it broken."""
-        padding, lengths = self.padding, [layer.length for layer in self.layers]
+        """The block is a forward pass, from :meth:`begin` on: one that breaks off is forgotten, or
+        makes it broken.
+        """
+        padding = self.padding
+        lengths = [layer.length for layer in self.layers]
         try:
             yield
         except BaseException:
-            self.padding, self.broken = padding, self.broken or [layer.length for layer in self.layers] != lengths
+            self.padding = padding
+            self.broken = self.broken or [layer.length for layer in self.layers] != lengths
             raise
 
     def begin(
         self, batch: int, new: int, padding: Bool[Tensor, "batch position"] | None
     ) -> Bool[Tensor, "batch key"] | None:
-        """Prepare for ``new`` more positions of ``batch`` texts, which are about to be appended to every layer.
+        """Prepare for ``new`` more positions of ``batch`` texts, which are about to be appended to
+        every layer.
 
-        ``padding`` is True where a new position is real; None: all are. The result is the same for every position so
-        far, the new ones included.
+        ``padding`` is True where a new position is real; None: all are. The result is the same for
+        every position so far, the new ones included.
         """
         keys = self.layers[0].keys
-        require(batch == len(keys), f"{batch} texts", f"{len(keys)}, as the cache was made for", "Make a new cache.")
+        if batch != len(keys):
+            raise InputError(
+                got=f"{batch} texts",
+                expected=f"{len(keys)}, as the cache was made for",
+                fix="Make a new cache.",
+            )
         self.layers[0].require_room(new)
-        got, fix = "a cache in which a forward pass broke off", "reset() it, and read the texts again."
-        require(not self.broken, got, "one that each layer has added to", fix)
+        if self.broken:
+            raise InputError(
+                got="a cache in which a forward pass broke off",
+                expected="one that each layer has added to",
+                fix="reset() it, and read the texts again.",
+            )
         if padding is not None or self.padding is not None:
             before = self.padding
             if before is None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import require, require_positive, require_probability, require_width
+from glassformer.errors import InputError, require_positive, require_probability, require_width
 from glassformer.kernels.linear import linear
 from glassformer.kernels.options import Clamp
 from glassformer.kernels.swiglu import swiglu
@@ -15,7 +15,9 @@ from glassformer.layers.options import Activation
 
 
 class Linear(nn.Linear):
-    """:class:`torch.nn.Linear`, computed by the fastest form: see :func:`glassformer.kernels.linear.linear`."""
+    """:class:`torch.nn.Linear`, computed by the fastest form: see
+    :func:`glassformer.kernels.linear.linear`.
+    """
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         """``x @ weight.T + bias``."""
@@ -51,7 +53,8 @@ class MLP(nn.Module):
 
     Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
 
-    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.3; Hendrycks and Gimpel 2016, arXiv 1606.08415 (GELU).
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.3; Hendrycks and Gimpel 2016, arXiv
+    1606.08415 (GELU).
     """
 
     def __init__(
@@ -66,17 +69,25 @@ class MLP(nn.Module):
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
         require_probability(dropout=dropout)
-        known, got = get_args(Activation), f"activation = {activation!r}"
-        require(activation in known, got, f"one of {', '.join(known)}", "The first transformer has ReLU, BERT GELU.")
+        known = get_args(Activation)
+        if activation not in known:
+            raise InputError(
+                got=f"activation = {activation!r}",
+                expected=f"one of {', '.join(known)}",
+                fix="The first transformer has ReLU, BERT GELU.",
+            )
         self.up = Linear(hidden_dim, ff_dim, bias=bias)
         self.down = Linear(ff_dim, hidden_dim, bias=bias)
-        self.activation, self.dropout = activation, dropout
+        self.activation = activation
+        self.dropout = dropout
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Apply the network to every position on its own."""
         require_width(x.shape[-1], self.up.in_features)
         inside = activate(self.up(x), self.activation)
-        return self.down(F.dropout(inside, self.dropout) if self.training and self.dropout > 0 else inside)
+        return self.down(
+            F.dropout(inside, self.dropout) if self.training and self.dropout > 0 else inside
+        )
 
 
 class SwiGLU(nn.Module):
@@ -84,7 +95,8 @@ class SwiGLU(nn.Module):
 
         output = down(silu(gate(x)) * up(x))
 
-    With another activation in place of ``silu`` it is GEGLU (``"gelu"``, and ``"gelu_tanh"`` in Gemma) or ReGLU.
+    With another activation in place of ``silu`` it is GEGLU (``"gelu"``, and ``"gelu_tanh"`` in
+    Gemma) or ReGLU.
 
     Args:
         hidden_dim: Width of input and output.
@@ -109,19 +121,28 @@ class SwiGLU(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
-        got, known = f"activation = {activation!r}", get_args(Activation)
+        got = f"activation = {activation!r}"
+        known = get_args(Activation)
         if clamp is not None:
-            got, known = f"{got} with a clamp", ("silu",)
-        require(activation in known, got, f"one of {', '.join(known)}", "Choose one, or leave out the clamp.")
+            got = f"{got} with a clamp"
+            known = ("silu",)
+        if activation not in known:
+            raise InputError(
+                got=got,
+                expected=f"one of {', '.join(known)}",
+                fix="Choose one, or leave out the clamp.",
+            )
         self.gate = Linear(hidden_dim, ff_dim, bias=bias)
         self.up = Linear(hidden_dim, ff_dim, bias=bias)
         self.down = Linear(ff_dim, hidden_dim, bias=bias)
-        self.clamp, self.activation = clamp, activation
+        self.clamp = clamp
+        self.activation = activation
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
         """Apply the network to every position on its own."""
         require_width(x.shape[-1], self.gate.in_features)
-        gate, up = self.gate(x), self.up(x)
+        gate = self.gate(x)
+        up = self.up(x)
         if self.activation != "silu":
             return self.down(activate(gate, self.activation) * up)
         return self.down(swiglu(gate, up, self.clamp))

@@ -40,16 +40,19 @@ class GroupedQueryAttention(nn.Module):
         window: Keys a query sees at most, itself included; needs ``causal``.
         bias: Give the four projections biases; ``"qkv"``: all but the output.
         key_weights: A learned factor per query head on its scores, 1 at first.
-        sinks: A learned logit per query head that takes part in the softmax and carries no value, 0 at first.
+        sinks: A learned logit per query head that takes part in the softmax and carries no value, 0
+            at first.
         dropout: Probability of dropping an attention weight in training.
         layout: Layout of the rotation that is given to :meth:`forward`.
         scale: Factor on the scores; ``head_dim ** -0.5`` when None.
-        cap: Scores become ``cap * tanh(scores / cap)``, see :func:`~glassformer.layers.attention.attend`.
-        qk_norm: RMSNorm of queries and keys: of each ``"head"`` with the same weight, or of ``"all"`` heads together.
+        cap: Scores become ``cap * tanh(scores / cap)``, see
+            :func:`~glassformer.layers.attention.attend`.
+        qk_norm: RMSNorm of queries and keys: of each ``"head"`` with the same weight, or of
+            ``"all"`` heads together.
         norm_eps: Added to the mean square in these norms.
 
-    Source: Ainslie et al. 2023, "GQA", arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv 2407.10855; Henry
-    et al. 2020, arXiv 2010.04245 (norms of queries and keys).
+    Source: Ainslie et al. 2023, "GQA", arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv
+    2407.10855; Henry et al. 2020, arXiv 2010.04245 (norms of queries and keys).
     """
 
     def __init__(
@@ -72,8 +75,13 @@ class GroupedQueryAttention(nn.Module):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        require_positive(hidden_dim=hidden_dim, num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads)
+        if num_kv_heads is None:
+            num_kv_heads = num_heads
+        else:
+            num_kv_heads = num_kv_heads
+        require_positive(
+            hidden_dim=hidden_dim, num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads
+        )
         require_groups(num_heads, num_kv_heads)
         require_probability(dropout=dropout)
         require_layout(layout)
@@ -113,8 +121,8 @@ class GroupedQueryAttention(nn.Module):
 
         Args:
             x: Where the queries come from.
-            source: Where keys and values come from in cross-attention, or what :meth:`keys_and_values` made of it;
-                ``x`` when None.
+            source: Where keys and values come from in cross-attention, or what
+                :meth:`keys_and_values` made of it; ``x`` when None.
             rotation: Cosines and sines of the positions of ``x``, for self-attention.
             key_padding: True where a key is real; with a cache, for all positions so far.
             cache: Keys and values of earlier positions; those of ``x`` are added to it.
@@ -158,7 +166,9 @@ class GroupedQueryAttention(nn.Module):
         return self.output(heads.transpose(1, 2).flatten(2))
 
     def keys_and_values(self, source: Float[Tensor, "batch key hidden_dim"]) -> KeysAndValues:
-        """Keys and values of ``source``, so that they can be reused across decoding steps: see :meth:`forward`."""
+        """Keys and values of ``source``, so that they can be reused across decoding steps: see
+        :meth:`forward`.
+        """
         k = self._heads(self.key(source), self.num_kv_heads, self.key_norm)
         v = self._heads(self.value(source), self.num_kv_heads)
         return k, v

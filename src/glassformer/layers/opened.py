@@ -1,6 +1,8 @@
-"""What looks at the code that runs, or changes it: one context variable for captures, interventions and their kin.
+"""What looks at the code that runs, or changes it: one context variable for captures, interventions
+and their kin.
 
-An entry is opened by a ``with`` block, for the code of the block and for the tasks that are begun in it.
+An entry is opened by a ``with`` block, for the code of the block and for the tasks that are begun
+in it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -6,12 +6,13 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt
 
 from glassformer.config import Config, Positive, Size, config
-from glassformer.errors import require
+from glassformer.errors import InputError
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
-"""``silu(x) = x / (1 + exp(-x))``; ``gelu(x) = x P(Z <= x)`` for a standard normal Z, exact; ``gelu_tanh(x) = x (1 +
-tanh(sqrt(2 / pi) (x + 0.044715 x ** 3))) / 2``, which approximates it; ``relu(x) = max(x, 0)``; ``relu2(x) = relu(x) **
-2``."""
+"""``silu(x) = x / (1 + exp(-x))``; ``gelu(x) = x P(Z <= x)`` for a standard normal Z, exact;
+``gelu_tanh(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x ** 3))) / 2``, which approximates it;
+``relu(x) = max(x, 0)``; ``relu2(x) = relu(x) ** 2``.
+"""
 EncoderActivation = Literal["relu", "gelu"]
 """Those of encoders: the first transformer has ReLU, BERT GELU."""
 NormKind = Literal["rms", "layer"]
@@ -24,16 +25,18 @@ NormPlace = Literal["before", "after", "both", "sum"]
 class Yarn(Config):
     """YaRN: a model trained on ``original_max_seq_len`` positions reads ``factor`` times as many.
 
-    Pairs of coordinates that turn more than ``beta_fast`` times within the original length keep their frequency; those
-    that turn less than ``beta_slow`` times are slowed down by ``factor``; between the two the change is linear. Cosines
-    and sines are multiplied by ``0.1 ln(factor) + 1``, which sharpens the attention.
+    Pairs of coordinates that turn more than ``beta_fast`` times within the original length keep
+    their frequency; those that turn less than ``beta_slow`` times are slowed down by ``factor``;
+    between the two the change is linear. Cosines and sines are multiplied by ``0.1 ln(factor) +
+    1``, which sharpens the attention.
 
     Args:
         factor: How many times longer, > 1.
         original_max_seq_len: The length the model was trained on, in tokens.
         beta_fast: Turns above which nothing changes.
         beta_slow: Turns below which everything changes.
-        truncate: Round the two borders outwards to whole pairs (Hugging Face's default; gpt-oss does not).
+        truncate: Round the two borders outwards to whole pairs (Hugging Face's default; gpt-oss
+            does not).
         kind: Its name in a ``config.json``.
 
     Source: Peng et al. 2023, arXiv 2309.00071, sections 3.2-3.4.
@@ -47,8 +50,12 @@ class Yarn(Config):
     kind: Literal["yarn"] = "yarn"
 
     def __post_init__(self) -> None:
-        betas = f"beta_fast = {self.beta_fast}, beta_slow = {self.beta_slow}"
-        require(self.beta_fast > self.beta_slow, betas, "beta_fast > beta_slow", "The paper uses 32 and 1.")
+        if not self.beta_fast > self.beta_slow:
+            raise InputError(
+                got=f"beta_fast = {self.beta_fast}, beta_slow = {self.beta_slow}",
+                expected="beta_fast > beta_slow",
+                fix="The paper uses 32 and 1.",
+            )
 
     @property
     def concentration(self) -> float:
@@ -58,7 +65,8 @@ class Yarn(Config):
 
 @config
 class Linear(Config):
-    """All frequencies divided by ``factor``: position p turns as position ``p / factor`` did before.
+    """All frequencies divided by ``factor``: position p turns as position ``p / factor`` did
+    before.
 
     Source: Chen et al. 2023, "Position Interpolation", arXiv 2306.15595.
     """
@@ -72,14 +80,15 @@ class Linear(Config):
 class Llama3(Config):
     """Llama 3.1's: slow pairs are slowed down by ``factor``, fast ones keep their frequency f::
 
-        turns  = original_max_seq_len * f / (2 pi)                          within the original length
-        kept   = (turns - low_turns) / (high_turns - low_turns)             clamped to [0, 1]
+        turns  = original_max_seq_len * f / (2 pi)                          within the original
+        length kept   = (turns - low_turns) / (high_turns - low_turns)             clamped to [0, 1]
         output = f * kept + f / factor * (1 - kept)
 
     Args:
         factor: How many times longer, > 1.
         original_max_seq_len: The length the model was trained on, in tokens.
-        low_turns: Turns below which the frequency is divided by ``factor`` (``low_freq_factor`` in Hugging Face).
+        low_turns: Turns below which the frequency is divided by ``factor`` (``low_freq_factor`` in
+            Hugging Face).
         high_turns: Turns above which nothing changes (``high_freq_factor``).
         kind: Its name in a ``config.json``.
 
@@ -94,24 +103,28 @@ class Llama3(Config):
     concentration: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        turns = f"low_turns = {self.low_turns}, high_turns = {self.high_turns}"
-        require(self.high_turns > self.low_turns, turns, "high_turns > low_turns", "Llama 3.1 has 1 and 4.")
+        if not self.high_turns > self.low_turns:
+            raise InputError(
+                got=f"low_turns = {self.low_turns}, high_turns = {self.high_turns}",
+                expected="high_turns > low_turns",
+                fix="Llama 3.1 has 1 and 4.",
+            )
 
 
 @config
 class LongRope(Config):
     """LongRoPE: the frequency of each pair is divided by a factor of its own.
 
-    Texts of up to ``original_max_seq_len`` tokens take the factors ``short``, longer ones ``long``, for all their
-    positions. Keys of a text that grows past that length would have to be rotated again, so a cache cannot cross it;
-    generation reads such a text once more there.
+    Texts of up to ``original_max_seq_len`` tokens take the factors ``short``, longer ones ``long``,
+    for all their positions. Keys of a text that grows past that length would have to be rotated
+    again, so a cache cannot cross it; generation reads such a text once more there.
 
     Args:
         short: A factor for each pair of coordinates, fastest first.
         long: The same for longer texts.
         original_max_seq_len: The length the model was first trained on, in tokens.
-        concentration: The factor on cosines and sines; Phi-3's is ``sqrt(1 + ln(s) / ln(original_max_seq_len))`` for a
-            model of ``s * original_max_seq_len`` positions.
+        concentration: The factor on cosines and sines; Phi-3's is ``sqrt(1 + ln(s) /
+            ln(original_max_seq_len))`` for a model of ``s * original_max_seq_len`` positions.
         kind: Its name in a ``config.json``.
 
     Source: Ding et al. 2024, arXiv 2402.13753; Microsoft 2024, Phi-3, arXiv 2404.14219.
@@ -124,8 +137,12 @@ class LongRope(Config):
     kind: Literal["longrope"] = "longrope"
 
     def __post_init__(self) -> None:
-        sizes = f"{len(self.short)} short and {len(self.long)} long factors"
-        require(len(self.short) == len(self.long), sizes, "as many", "There is one for each pair of coordinates.")
+        if len(self.short) != len(self.long):
+            raise InputError(
+                got=f"{len(self.short)} short and {len(self.long)} long factors",
+                expected="as many",
+                fix="There is one for each pair of coordinates.",
+            )
 
 
 RopeScaling = Yarn | Linear | Llama3 | LongRope

@@ -1,4 +1,6 @@
-"""Position embeddings: rotary, which rotates queries and keys, and sinusoidal, which is added to tokens."""
+"""Position embeddings: rotary, which rotates queries and keys, and sinusoidal, which is added to
+tokens.
+"""
 
 import math
 
@@ -6,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.kernels.options import Layout
 from glassformer.kernels.rotation import Rotation, require_layout, rotate
 from glassformer.layers.options import Llama3, LongRope, RopeScaling, Yarn
@@ -22,13 +24,16 @@ class RotaryEmbedding(nn.Module):
 
     so that the product of a query at p and a key at r depends on p - r alone.
 
-    Two layouts say which two coordinates are a pair. The paper pairs neighbours: (0, 1), (2, 3), ...
-    (``"interleaved"``). GPT-NeoX, Llama, gpt-oss and Hugging Face pair the first half with the second: (0, d/2),
-    (1, d/2 + 1), ... (``"half-split"``, the default). They are the same up to the order of coordinates, which a
-    projection is free to choose: :func:`~glassformer.kernels.rotation.convert_rows` converts trained weights.
+    Two layouts say which two coordinates are a pair. The paper pairs neighbours: (0, 1), (2, 3),
+    ... (``"interleaved"``). GPT-NeoX, Llama, gpt-oss and Hugging Face pair the first half with the second: (0, d/2),
+    (1, d/2 + 1), ... (``"half-split"``, the default). They are the same up to the order of
+    coordinates, which a
+    projection is free to choose: :func:`~glassformer.kernels.rotation.convert_rows` converts
+    trained weights.
 
-    A decoder asks once for the :meth:`rotation` of all its layers and does not call the module, so that forward hooks
-    of it do not run there. Another :meth:`rotation` takes effect; the sites ``q`` and ``k`` of
+    A decoder asks once for the :meth:`rotation` of all its layers and does not call the module, so
+    that forward hooks of it do not run there. Another :meth:`rotation` takes effect; the sites
+    ``q`` and ``k`` of
     :func:`~glassformer.observe.intervene.intervene` are the rotated queries and keys.
 
     Args:
@@ -50,33 +55,60 @@ class RotaryEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(head_dim=head_dim)
-        require(head_dim % 2 == 0, f"head_dim = {head_dim}", "an even number", "Rotation works on pairs; use 2 n.")
-        require(base > 1, f"base = {base}", "a number above 1", "The paper uses 10000.")
+        if head_dim % 2 != 0:
+            raise InputError(
+                got=f"head_dim = {head_dim}",
+                expected="an even number",
+                fix="Rotation works on pairs; use 2 n.",
+            )
+        if not base > 1:
+            raise InputError(
+                got=f"base = {base}",
+                expected="a number above 1",
+                fix="The paper uses 10000.",
+            )
         require_layout(layout)
-        self.head_dim, self.base, self.layout, self.scaling = head_dim, base, layout, scaling
-        # Not a buffer: those of a model on the meta device are empty, and half precision would blur late positions.
+        self.head_dim = head_dim
+        self.base = base
+        self.layout = layout
+        self.scaling = scaling
+        # Not a buffer: those of a model on the meta device are empty, and half precision would blur
+        # late positions.
         even = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu")
         powers = base ** (even / head_dim)
         self._frequencies = frequencies(powers, scaling, base)
         self._long_frequencies = frequencies(powers, scaling, base, long=True)
 
     def rotation(self, length: int, start: int = 0, device: torch.device | None = None) -> Rotation:
-        """Cosines and sines of positions ``start .. start + length - 1``, each ``[position, head_dim / 2]``.
+        """Cosines and sines of positions ``start .. start + length - 1``, each ``[position,
+        head_dim / 2]``.
 
-        With :class:`LongRope` they may not continue a text of short factors where those of long ones begin.
+        With :class:`LongRope` they may not continue a text of short factors where those of long
+        ones begin.
         """
-        require(start >= 0, f"start = {start}", "0 or more", "Positions count from 0.")
+        if not start >= 0:
+            raise InputError(
+                got=f"start = {start}",
+                expected="0 or more",
+                fix="Positions count from 0.",
+            )
         require_positive(length=length)
         long = False
         if isinstance(self.scaling, LongRope):
             border = self.scaling.original_max_seq_len
             long = start + length > border
-            got, fix = f"positions up to {start + length} after {start} cached ones", "Read the text again, uncached."
-            require(not long or start == 0 or start > border, got, f"no cache across position {border} (LongRoPE)", fix)
+            if long and start != 0 and not start > border:
+                raise InputError(
+                    got=f"positions up to {start + length} after {start} cached ones",
+                    expected=f"no cache across position {border} (LongRoPE)",
+                    fix="Read the text again, uncached.",
+                )
         return self.rotation_at(torch.arange(start, start + length, device=device), long=long)
 
     def rotation_at(self, positions: Int[Tensor, " position"], *, long: bool = False) -> Rotation:
-        """Cosines and sines of the given positions, in float32 on their device; ``long``: see :class:`LongRope`."""
+        """Cosines and sines of the given positions, in float32 on their device; ``long``: see
+        :class:`LongRope`.
+        """
         chosen = self._long_frequencies if long else self._frequencies
         angles = torch.outer(positions.to(torch.float32), chosen.to(positions.device))
         if self.scaling is None or self.scaling.concentration == 1:
@@ -87,12 +119,12 @@ class RotaryEmbedding(nn.Module):
         self, x: Float[Tensor, "batch head position head_dim"], start_pos: int = 0
     ) -> Float[Tensor, "batch head position head_dim"]:
         """Rotate queries or keys whose first position is ``start_pos``."""
-        require(
-            x.shape[-1] == self.head_dim,
-            f"x with head_dim {x.shape[-1]}",
-            f"head_dim = {self.head_dim}",
-            "Build the rotary embedding with the head_dim of the heads.",
-        )
+        if x.shape[-1] != self.head_dim:
+            raise InputError(
+                got=f"x with head_dim {x.shape[-1]}",
+                expected=f"head_dim = {self.head_dim}",
+                fix="Build the rotary embedding with the head_dim of the heads.",
+            )
         return rotate(x, self.rotation(x.shape[-2], start_pos, x.device), self.layout)
 
 
@@ -102,7 +134,9 @@ def frequencies(
     """The frequency of each pair in radians per position: ``1 / powers``, stretched."""
     # All in the order of the released models' code, see below.
     if isinstance(scaling, LongRope):
-        return 1.0 / (torch.tensor(scaling.long if long else scaling.short, device=powers.device) * powers)
+        return 1.0 / (
+            torch.tensor(scaling.long if long else scaling.short, device=powers.device) * powers
+        )
     plain = 1.0 / powers
     if scaling is None:
         return plain
@@ -115,19 +149,27 @@ def frequencies(
     return plain / scaling.factor
 
 
-def yarn_frequencies(plain: Float[Tensor, " pair"], yarn: Yarn, base: float) -> Float[Tensor, " pair"]:
+def yarn_frequencies(
+    plain: Float[Tensor, " pair"], yarn: Yarn, base: float
+) -> Float[Tensor, " pair"]:
     """The frequencies stretched by YaRN, in radians per position, from the plain ones."""
     count = len(plain)
 
     def pair_that_turns(times: float) -> float:
         return count * math.log(yarn.original_max_seq_len / (times * 2 * math.pi)) / math.log(base)
 
-    low, high = pair_that_turns(yarn.beta_fast), pair_that_turns(yarn.beta_slow)
+    low = pair_that_turns(yarn.beta_fast)
+    high = pair_that_turns(yarn.beta_slow)
     if yarn.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0.0), min(high, 2 * count - 1.0)
-    ramp = (torch.arange(count, dtype=torch.float32, device=plain.device) - low) / max(high - low, 1e-3)
-    # In the order of the released models' code: at late positions the last bit of a frequency is many of an angle.
+        low = math.floor(low)
+        high = math.ceil(high)
+    low = max(low, 0.0)
+    high = min(high, 2 * count - 1.0)
+    ramp = (torch.arange(count, dtype=torch.float32, device=plain.device) - low) / max(
+        high - low, 1e-3
+    )
+    # In the order of the released models' code: at late positions the last bit of a frequency is
+    # many of an angle.
     kept = 1 - ramp.clamp(0, 1)
     return plain / yarn.factor * (1 - kept) + plain * kept
 
@@ -153,22 +195,29 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, hidden_dim: int, max_seq_len: int) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, max_seq_len=max_seq_len)
-        self.hidden_dim, self.max_seq_len = hidden_dim, max_seq_len
+        self.hidden_dim = hidden_dim
+        self.max_seq_len = max_seq_len
         even = torch.arange(0, hidden_dim, 2, dtype=torch.float64, device="cpu")
         positions = torch.arange(max_seq_len, dtype=torch.float64, device="cpu")
         angles = torch.outer(positions, 10000.0 ** (-even / hidden_dim))
         waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-        self.table = waves[:, :hidden_dim].float()  # not a buffer, as the frequencies of rotary embeddings
+        self.table = waves[
+            :, :hidden_dim
+        ].float()  # not a buffer, as the frequencies of rotary embeddings
 
     def forward(
         self, x: Float[Tensor, "batch position hidden_dim"], start: int = 0
     ) -> Float[Tensor, "batch position hidden_dim"]:
         """Add the positions ``start``, ``start + 1``, ... to ``x``, in its dtype."""
-        stop, width = start + x.shape[-2], x.shape[-1]
-        require(
-            width == self.hidden_dim and stop <= self.max_seq_len,
-            f"{stop} positions of width {width}",
-            f"at most max_seq_len = {self.max_seq_len} positions of width hidden_dim = {self.hidden_dim}",
-            "Build the positions with the width and the greatest length of their input.",
-        )
+        stop = start + x.shape[-2]
+        width = x.shape[-1]
+        if width != self.hidden_dim or not stop <= self.max_seq_len:
+            raise InputError(
+                got=f"{stop} positions of width {width}",
+                expected=(
+                    f"at most max_seq_len = {self.max_seq_len} positions of width hidden_dim = "
+                    f"{self.hidden_dim}"
+                ),
+                fix="Build the positions with the width and the greatest length of their input.",
+            )
         return x + self.table[start:stop].to(x)

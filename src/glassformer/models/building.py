@@ -35,7 +35,9 @@ def build_block(
     """
     sizes = vars(attention)
     own_attention = GroupedQueryAttention(hidden_dim, **sizes, causal=causal, window=window)
-    cross_attention = GroupedQueryAttention(hidden_dim, **sizes, causal=False) if cross else None
+    cross_attention = None
+    if cross:
+        cross_attention = GroupedQueryAttention(hidden_dim, **sizes, causal=False)
     return Block(
         hidden_dim,
         own_attention,

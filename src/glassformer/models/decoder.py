@@ -1,4 +1,6 @@
-"""The decoder: from the course's small one to the forms of Llama, Gemma, GPT-2, Mixtral and gpt-oss."""
+"""The decoder: from the course's small one to the forms of Llama, Gemma, GPT-2, Mixtral and
+gpt-oss.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,12 @@ from glassformer.models.decoder_config import DecoderConfig
 
 
 class Decoder(nn.Module):
-    """A decoder-only transformer: token embedding, blocks, a last norm, a projection to the vocabulary.
+    """A decoder-only transformer: token embedding, blocks, a last norm, a projection to the
+    vocabulary.
 
-    Initialisation: see :func:`~glassformer.layers.blocks.initialise`; the embedding is normal with standard
-    deviation ``EMBEDDING_STD``, or ``hidden_dim ** -0.5`` where it is the output projection as well.
+    Initialisation: see :func:`~glassformer.layers.blocks.initialise`; the embedding is normal with
+    standard deviation ``EMBEDDING_STD``, or ``hidden_dim ** -0.5`` where it is the output
+    projection as well.
 
     Shape: tokens ``[batch, position]`` to logits ``[batch, position, vocab]``.
 
@@ -45,7 +49,9 @@ class Decoder(nn.Module):
 
     EMBEDDING_STD = 0.5
     family: str | None = None
-    """The ``model_type`` of the files that it was loaded from, in whose layout it is saved again if it still fits."""
+    """The ``model_type`` of the files that it was loaded from, in whose layout it is saved again if
+    it still fits.
+    """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -83,31 +89,41 @@ class Decoder(nn.Module):
         )
         self.final_norm = make_norm(*norm)
         self.output = Linear(width, config.vocab_size, bias=False)
-        self.logit_cap = None if config.logit_cap is None else SoftCap(config.logit_cap)
+        if config.logit_cap is None:
+            self.logit_cap = None
+        else:
+            self.logit_cap = SoftCap(config.logit_cap)
         self.reset_parameters()
         if config.tied_output:
             self.output.weight = self.embedding.weight
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **options: Any) -> Decoder:
-        """The decoder of a directory or of a model on the Hugging Face hub, such as ``"openai/gpt-oss-20b"``.
+        """The decoder of a directory or of a model on the Hugging Face hub, such as
+        ``"openai/gpt-oss-20b"``.
 
-        The families of :mod:`glassformer.checkpoints.families`, gpt-oss in Hugging Face's and OpenAI's layout, Mixtral,
-        and what :meth:`save_pretrained` wrote. Options are those of
+        The families of :mod:`glassformer.checkpoints.families`, gpt-oss in Hugging Face's and
+        OpenAI's layout, Mixtral, and what :meth:`save_pretrained` wrote. Options are those of
         :func:`glassformer.checkpoints.decoders.load_decoder`.
         """
         # Found by name, as checkpoints imports models.
-        decoder: Decoder = pkgutil.resolve_name("glassformer.checkpoints.decoders:load_decoder")(source, **options)
+        decoder: Decoder = pkgutil.resolve_name("glassformer.checkpoints.decoders:load_decoder")(
+            source, **options
+        )
         return decoder
 
     def save_pretrained(self, directory: str | Path, **options: Any) -> None:
-        """Write a directory, in the layout of a model family that has exactly the decoder's parts, or else in our own.
+        """Write a directory, in the layout of a model family that has exactly the decoder's parts,
+        or else in our own.
 
-        Other programs read a family's layout, with the same logits. The directory is complete or absent, whatever
-        happens. It has neither a tokenizer nor the tokens that end a text, which ``glassformer convert`` copies.
-        Options are those of :func:`glassformer.checkpoints.decoders.save_decoder`.
+        Other programs read a family's layout, with the same logits. The directory is complete or
+        absent, whatever happens. It has neither a tokenizer nor the tokens that end a text, which
+        ``glassformer convert`` copies. Options are those of
+        :func:`glassformer.checkpoints.decoders.save_decoder`.
         """
-        pkgutil.resolve_name("glassformer.checkpoints.decoders:save_decoder")(self, directory, **options)
+        pkgutil.resolve_name("glassformer.checkpoints.decoders:save_decoder")(
+            self, directory, **options
+        )
 
     @property
     def device(self) -> torch.device:
@@ -117,7 +133,9 @@ class Decoder(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """That of embedded tokens."""
-        return self._stored.dtype if self._stored.is_floating_point() else torch.float32  # as blocks expand to it
+        return (
+            self._stored.dtype if self._stored.is_floating_point() else torch.float32
+        )  # as blocks expand to it
 
     @property
     def _stored(self) -> Tensor:
@@ -128,7 +146,10 @@ class Decoder(nn.Module):
         """Draw all weights anew from torch's generator."""
         config = self.config
         initialise(self, {"layers": 2 * config.num_layers})
-        std = config.hidden_dim**-0.5 if config.tied_output else self.EMBEDDING_STD
+        if config.tied_output:
+            std = config.hidden_dim**-0.5
+        else:
+            std = self.EMBEDDING_STD
         nn.init.normal_(self.embedding.weight, std=std)
 
     def forward(
@@ -142,20 +163,26 @@ class Decoder(nn.Module):
 
         Args:
             tokens: Token ids in [0, vocab_size).
-            cache: Earlier positions of the same texts; these tokens continue them and are added to it.
-            key_padding: True where a token is real. Texts of different lengths are padded on the *left* when they
-                will be continued: rotary scores depend on distances alone, so a shift of a whole text changes nothing.
+            cache: Earlier positions of the same texts; these tokens continue them and are added to
+                it.
+            key_padding: True where a token is real. Texts of different lengths are padded on the
+                *left* when they
+                will be continued: rotary scores depend on distances alone, so a shift of a whole
+                    text changes nothing.
 
         Raises:
-            InputError: Tokens that are no integers, empty, outside the vocabulary, or longer than ``max_seq_len``; a
-                mask that does not fit them; or a cache that is full or was made for another number of texts.
+            InputError: Tokens that are no integers, empty, outside the vocabulary, or longer than
+                ``max_seq_len``; a mask that does not fit them; or a cache that is full or was made
+                for another number of texts.
         """
         return self.logits(self.hidden(tokens, cache=cache, key_padding=key_padding))
 
     def logits(self, hidden: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch vocab"]:
         """The logits of what :meth:`hidden` gives."""
         logits: Tensor = self.output(hidden)
-        return logits if self.logit_cap is None else self.logit_cap(logits)
+        if self.logit_cap is None:
+            return logits
+        return self.logit_cap(logits)
 
     def hidden(
         self,
@@ -169,8 +196,9 @@ class Decoder(nn.Module):
 
         Args:
             tokens: As for :meth:`forward`, as are ``cache`` and ``key_padding``.
-            last: Positions wanted, at the end; all when None. In the last layer the others make keys and values only,
-                unless a hook, a capture or an intervention reads it or the norm, or another module is in its place.
+            last: Positions wanted, at the end; all when None. In the last layer the others make
+                keys and values only, unless a hook, a capture or an intervention reads it or the
+                norm, or another module is in its place.
         """
         start = 0 if cache is None else cache.length
         check_tokens(tokens, self.config.max_seq_len, start, real=key_padding)
@@ -197,7 +225,10 @@ class Decoder(nn.Module):
             )
 
     def _embed(
-        self, x: Float[Tensor, "batch position hidden_dim"], start: int, key_padding: Bool[Tensor, "batch seen"] | None
+        self,
+        x: Float[Tensor, "batch position hidden_dim"],
+        start: int,
+        key_padding: Bool[Tensor, "batch seen"] | None,
     ) -> Float[Tensor, "batch position hidden_dim"]:
         """What the first block reads, of embedded tokens; learned positions count real tokens."""
         if self.config.embedding_scale != 1:
@@ -208,10 +239,15 @@ class Decoder(nn.Module):
             else:
                 positions = (key_padding.cumsum(1) - 1).clamp(min=0)[:, start:]
             x = x + self.positions(positions)
-        return x if self.embedding_norm is None else self.embedding_norm(x)
+        if self.embedding_norm is None:
+            return x
+        return self.embedding_norm(x)
 
-    def rotations(self, rotation_of: Callable[[RotaryEmbedding], Rotation], x: Tensor) -> list[Rotation | None]:
-        """Return the rotation of each layer in the dtype of products of ``x``, None for no rotation.
+    def rotations(
+        self, rotation_of: Callable[[RotaryEmbedding], Rotation], x: Tensor
+    ) -> list[Rotation | None]:
+        """Return the rotation of each layer in the dtype of products of ``x``, None for no
+        rotation.
 
         Args:
             rotation_of: The rotation that a rotary embedding makes.
@@ -226,7 +262,10 @@ class Decoder(nn.Module):
             return cos.to(dtype), sin.to(dtype)
 
         full = converted(self.rotary)
-        local = full if self.local_rotary is None else converted(self.local_rotary)
+        if self.local_rotary is None:
+            local = full
+        else:
+            local = converted(self.local_rotary)
         rotations: list[Rotation | None] = []
         for layer, block in enumerate(self.layers):
             if not getattr(block, "rotated", True):
@@ -245,9 +284,14 @@ class Decoder(nn.Module):
         return self.config.layer_window(layer)
 
     def new_cache(self, batch: int, max_seq_len: int | None = None) -> Cache:
-        """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, of the model's dtype and device."""
+        """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, of the model's dtype
+        and device.
+        """
         config = self.config
-        length = config.max_seq_len if max_seq_len is None else max_seq_len
+        if max_seq_len is None:
+            length = config.max_seq_len
+        else:
+            length = max_seq_len
         if length > config.max_seq_len:
             raise InputError(
                 got=f"a cache of max_seq_len = {length}",

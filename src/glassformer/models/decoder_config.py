@@ -34,13 +34,17 @@ class DecoderConfig(Config):
     window: Size | None = None
     """Keys a query sees in a windowed layer, itself included; None: no layer is windowed."""
     windowed_layers: Literal["odd", "even", "all"] | tuple[Count, ...] = "odd"
-    """Layers with the window, counted from 0: the odd ones (as in the course), the even ones (gpt-oss), or a list."""
+    """Layers with the window, counted from 0: the odd ones (as in the course), the even ones
+    (gpt-oss), or a list.
+    """
     num_experts: Size | None = None
     """Experts in each layer; None: one dense feed-forward network."""
     top_k: Size = 2
     """Experts per token."""
     expert_format: Literal["dense", "mxfp4"] = "dense"
-    """Experts as matrices that can be trained, or packed in 4.25 bits per weight, for inference only."""
+    """Experts as matrices that can be trained, or packed in 4.25 bits per weight, for inference
+    only.
+    """
     balance_experts: bool = False
     """Add the load-balancing loss in training."""
     key_weights: bool = False
@@ -68,25 +72,33 @@ class DecoderConfig(Config):
     tied_output: bool = False
     """Use the embedding as the output projection."""
     norm: NormKind = "rms"
-    """RMSNorm, x / sqrt(mean(x ** 2) + norm_eps) * weight; or LayerNorm, (x - mean(x)) / sqrt(var(x) + norm_eps) *
-    weight + bias (GPT-2, GPT-NeoX)."""
+    """RMSNorm, x / sqrt(mean(x ** 2) + norm_eps) * weight; or LayerNorm, (x - mean(x)) /
+    sqrt(var(x) + norm_eps) * weight + bias (GPT-2, GPT-NeoX).
+    """
     norm_place: Literal["before", "after", "both"] = "before"
     """Norms of a part f of a block: x + f(norm(x)); x + norm(f(x)) (OLMo 2, arXiv 2501.00656); or
     x + norm2(f(norm1(x))) (Gemma 2, arXiv 2408.00118)."""
     parallel: bool = False
-    """x + attention(attention_norm(x)) + ffn(ffn_norm(x)), both of the same x (GPT-NeoX, arXiv 2204.06745)."""
+    """x + attention(attention_norm(x)) + ffn(ffn_norm(x)), both of the same x (GPT-NeoX, arXiv
+    2204.06745).
+    """
     qk_norm: Literal["head", "all"] | None = None
-    """RMSNorm of queries and of keys before their rotation: of each head by itself, with one weight of head_dim numbers
-    (Qwen3, Gemma 3; Henry et al. 2020, arXiv 2010.04245), or of all heads together (OLMo 2)."""
+    """RMSNorm of queries and of keys before their rotation: of each head by itself, with one weight
+    of head_dim numbers (Qwen3, Gemma 3; Henry et al. 2020, arXiv 2010.04245), or of all heads
+    together (OLMo 2).
+    """
     activation: Activation = "silu"
     """Activation of the dense feed-forward network, see glassformer.layers.options."""
     gated: bool = True
     """True: down(activation(gate(x)) * up(x)), arXiv 2002.05202. False: down(activation(up(x)))."""
     rotary_dim: Size | None = None
-    """First coordinates of a head that rotate, an even number; the others pass (GPT-NeoX). None: all."""
+    """First coordinates of a head that rotate, an even number; the others pass (GPT-NeoX). None:
+    all.
+    """
     local_rope_base: Annotated[float, Gt(1)] | None = None
-    """Base of the rotary frequencies in windowed layers, where rope_scaling does not act (Gemma 3: 10000; OLMo 3:
-    rope_base). None: these layers rotate as the others."""
+    """Base of the rotary frequencies in windowed layers, where rope_scaling does not act (Gemma 3:
+    10000; OLMo 3: rope_base). None: these layers rotate as the others.
+    """
     unrotated_layers: tuple[Count, ...] = ()
     """Layers without rotation, counted from 0 (SmolLM3; Yang et al. 2025, arXiv 2501.18795)."""
     learned_positions: bool = False
@@ -210,13 +222,19 @@ class DecoderConfig(Config):
 
     @property
     def cache_border(self) -> int:
-        """The greatest length with LongRoPE's short factors, past which no cache can grow; 0 without LongRoPE."""
+        """The greatest length with LongRoPE's short factors, past which no cache can grow; 0
+        without LongRoPE.
+        """
         scaling = self.rope_scaling
-        return scaling.original_max_seq_len if isinstance(scaling, LongRope) else 0
+        if isinstance(scaling, LongRope):
+            return scaling.original_max_seq_len
+        return 0
 
     def layer_window(self, layer: int) -> int | None:
         """The window of this layer; None for full attention."""
         layers = self.windowed_layers
         if isinstance(layers, tuple):
             return self.window if layer in layers else None
-        return self.window if layers == "all" or (layer % 2 == 1) == (layers == "odd") else None
+        if layers == "all" or (layer % 2 == 1) == (layers == "odd"):
+            return self.window
+        return None

@@ -1,4 +1,6 @@
-"""The encoder: every position sees every other, and a text becomes one vector or the scores of its classes."""
+"""The encoder: every position sees every other, and a text becomes one vector or the scores of its
+classes.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ Pooling = Literal["mean", "cls", "max"]
 class EncoderConfig(Config):
     """The parts of an :class:`~glassformer.models.encoder.Encoder`.
 
-    The defaults are the course's encoder. BERT is ``final_norm=False, positions="learned", scale_embeddings=False,
-    embedding_norm=True, token_types=2, norm_eps=1e-12, ff_dropout=0.0``.
+    The defaults are the course's encoder. BERT is ``final_norm=False, positions="learned",
+    scale_embeddings=False, embedding_norm=True, token_types=2, norm_eps=1e-12, ff_dropout=0.0``.
     """
 
     vocab_size: Size
@@ -66,13 +68,19 @@ class EncoderConfig(Config):
     token_types: Count = 0
     """Number of segments that a token can belong to; 0: no segment embedding."""
     dropout: Probability = 0.1
-    """Probability in training of dropping a number of the embedding, of what a part adds, and of the pooled vector."""
+    """Probability in training of dropping a number of the embedding, of what a part adds, and of
+    the pooled vector.
+    """
     attention_dropout: Probability = 0.0
     """Probability of dropping an attention weight in training."""
     ff_dropout: Probability | None = None
-    """Probability of dropping a number inside the feed-forward network in training; None: as dropout."""
+    """Probability of dropping a number inside the feed-forward network in training; None: as
+    dropout.
+    """
     pooling: Pooling = "mean"
-    """How positions become one vector: their mean, the first one, or the maximum of each coordinate."""
+    """How positions become one vector: their mean, the first one, or the maximum of each
+    coordinate.
+    """
     pad_id: Count = 0
     """The padding token."""
 
@@ -94,7 +102,10 @@ class EncoderConfig(Config):
     @property
     def network(self) -> FeedForward:
         """The feed-forward network of every block."""
-        dropout = self.dropout if self.ff_dropout is None else self.ff_dropout
+        if self.ff_dropout is None:
+            dropout = self.dropout
+        else:
+            dropout = self.ff_dropout
         return FeedForward(self.ff_dim, self.activation, dropout=dropout)
 
     @property
@@ -107,18 +118,23 @@ def make_positions(kind: Positions, width: int, length: int) -> nn.Module | None
     """The position embedding of an encoder or a decoder."""
     if kind == "none":
         return None
-    return SinusoidalPositions(width, length) if kind == "sinusoidal" else nn.Embedding(length, width)
+    if kind == "sinusoidal":
+        return SinusoidalPositions(width, length)
+    return nn.Embedding(length, width)
 
 
 class Encoder(nn.Module):
-    """An encoder-only transformer: embedding with positions, blocks, a pooled vector, a classification head.
+    """An encoder-only transformer: embedding with positions, blocks, a pooled vector, a
+    classification head.
 
-    Texts of a batch are padded with ``pad_id`` on the *right*, since positions count from the first column. No token
-    attends to padding and it has no part in the pooled vector, so it changes no prediction.
+    Texts of a batch are padded with ``pad_id`` on the *right*, since positions count from the first
+    column. No token attends to padding and it has no part in the pooled vector, so it changes no
+    prediction.
 
-    Initialisation: see :func:`~glassformer.layers.blocks.initialise`; embeddings are normal such that they
-    enter the residual stream with a size of about 1, or ``hidden_dim ** -0.5`` where a norm follows; the head is
-    normal with standard deviation ``HEAD_STD``, so that initial predictions are close to uniform.
+    Initialisation: see :func:`~glassformer.layers.blocks.initialise`; embeddings are normal such
+    that they enter the residual stream with a size of about 1, or ``hidden_dim ** -0.5`` where a
+    norm follows; the head is normal with standard deviation ``HEAD_STD``, so that initial
+    predictions are close to uniform.
 
     Shape: tokens ``[batch, position]`` to logits ``[batch, num_classes]``.
 
@@ -134,7 +150,9 @@ class Encoder(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, width)
         self.positions = make_positions(config.positions, width, config.max_seq_len)
         self.token_types = nn.Embedding(config.token_types, width) if config.token_types else None
-        self.embedding_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.embedding_norm else None
+        self.embedding_norm = (
+            nn.LayerNorm(width, eps=config.norm_eps) if config.embedding_norm else None
+        )
         self.layers = nn.ModuleList(
             build_block(
                 width,
@@ -147,7 +165,10 @@ class Encoder(nn.Module):
             for _ in range(config.num_layers)
         )
         self.final_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
-        self.classifier = None if config.num_classes is None else nn.Linear(width, config.num_classes)
+        if config.num_classes is None:
+            self.classifier = None
+        else:
+            self.classifier = nn.Linear(width, config.num_classes)
         self.reset_parameters()
 
     @classmethod
@@ -156,7 +177,9 @@ class Encoder(nn.Module):
         ``"sentence-transformers/all-MiniLM-L6-v2"``; options are those of
         :func:`glassformer.checkpoints.bert.load_encoder`.
         """
-        encoder: Encoder = pkgutil.resolve_name("glassformer.checkpoints.bert:load_encoder")(source, **options)
+        encoder: Encoder = pkgutil.resolve_name("glassformer.checkpoints.bert:load_encoder")(
+            source, **options
+        )
         return encoder
 
     @torch.no_grad()
@@ -165,7 +188,11 @@ class Encoder(nn.Module):
         config = self.config
         initialise(self, {"layers": 2 * config.num_layers})
         if not config.embedding_norm:
-            for table in (self.positions, self.token_types, None if config.scale_embeddings else self.embedding):
+            for table in (
+                self.positions,
+                self.token_types,
+                None if config.scale_embeddings else self.embedding,
+            ):
                 if isinstance(table, nn.Embedding):
                     nn.init.normal_(table.weight)
         if self.classifier is not None:
@@ -202,8 +229,8 @@ class Encoder(nn.Module):
 
         Args:
             tokens: Token ids in [0, vocab_size).
-            real: True where a token is real, False for padding; ``tokens != pad_id`` when None. The output at padding
-                is meaningless.
+            real: True where a token is real, False for padding; ``tokens != pad_id`` when None. The
+                output at padding is meaningless.
             types: The segment of each token, in [0, token_types); 0 for all when None.
         """
         check_tokens(tokens, self.config.max_seq_len, real=real, real_name="real")
@@ -214,7 +241,9 @@ class Encoder(nn.Module):
         return run_stack(self.layers, self.final_norm, x, key_padding=key_padding)
 
     def pool(
-        self, hidden: Float[Tensor, "batch position hidden_dim"], real: Bool[Tensor, "batch position"] | None = None
+        self,
+        hidden: Float[Tensor, "batch position hidden_dim"],
+        real: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch hidden_dim"]:
         """One vector for each text of what :meth:`hidden` returned, as ``config.pooling`` says::
 
@@ -222,7 +251,8 @@ class Encoder(nn.Module):
             max    the maximum of each coordinate over real positions
             cls    hidden of the first position
 
-        All are real when ``real`` is None. A text without any real position gives zeros from the first two.
+        All are real when ``real`` is None. A text without any real position gives zeros from the
+        first two.
         """
         if self.config.pooling == "cls":
             return hidden[:, 0]

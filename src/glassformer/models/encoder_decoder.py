@@ -1,4 +1,6 @@
-"""The encoder-decoder: an encoder reads a source, and a decoder writes a target, attending to the encoder's output."""
+"""The encoder-decoder: an encoder reads a source, and a decoder writes a target, attending to the
+encoder's output.
+"""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,7 +26,8 @@ from glassformer.models.encoder import Positions, make_positions
 class EncoderDecoderConfig(Config):
     """The parts of an :class:`~glassformer.models.encoder_decoder.EncoderDecoder`.
 
-    The defaults are the lookup course's model. The first transformer is ``source_positions="sinusoidal"``.
+    The defaults are the lookup course's model. The first transformer is
+    ``source_positions="sinusoidal"``.
     """
 
     vocab_size: Size
@@ -62,7 +65,9 @@ class EncoderDecoderConfig(Config):
     scale_embeddings: bool = True
     """Multiply token embeddings by sqrt(hidden_dim)."""
     dropout: Probability = 0.1
-    """Probability in training of dropping a number of an embedding, of what a part adds, and inside feed-forward."""
+    """Probability in training of dropping a number of an embedding, of what a part adds, and inside
+    feed-forward.
+    """
     pad_id: Count = 0
     """The padding token of sources and targets."""
 
@@ -95,7 +100,9 @@ class EncoderDecoderConfig(Config):
     @property
     def target_vocab(self) -> int:
         """Number of different target tokens."""
-        return self.vocab_size if self.target_vocab_size is None else self.target_vocab_size
+        if self.target_vocab_size is None:
+            return self.vocab_size
+        return self.target_vocab_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,21 +129,25 @@ class EncoderDecoder(nn.Module):
     """An encoder-decoder transformer. With source tokens s, target tokens t and positions p::
 
         memory = encoder blocks of   sum_f tables[f][s[:, f]] * sqrt(hidden_dim) + positions
-        logits = output(decoder blocks of   table[t] * sqrt(hidden_dim) + positions, reading the memory)
+        logits = output(decoder blocks of   table[t] * sqrt(hidden_dim) + positions, reading the
+        memory)
 
-    The source is ``[batch, position]``, or, with ``fields_per_slot`` = f > 1, ``[batch, slot, f]``: a slot is one
-    position, embedded as the sum of its fields, each from a table of its own, so that [a, b] and [b, a] differ. Without
+    The source is ``[batch, position]``, or, with ``fields_per_slot`` = f > 1, ``[batch, slot, f]``:
+    a slot is one position, embedded as the sum of its fields, each from a table of its own, so that
+    [a, b] and [b, a] differ. Without
     source positions the source is a set: apart from rounding, its order changes no logit.
 
-    Without a mask, padding is what equals ``pad_id`` (a slot: in all its fields); nothing attends to it. Targets are
-    padded on the right. A source of padding alone is allowed: the cross-attention then adds its output bias only, so
-    the logits are finite. A source without any position is not.
+    Without a mask, padding is what equals ``pad_id`` (a slot: in all its fields); nothing attends
+    to it. Targets are padded on the right. A source of padding alone is allowed: the
+    cross-attention then adds its output bias only, so the logits are finite. A source without any
+    position is not.
 
-    Initialisation: see :func:`~glassformer.layers.blocks.initialise`; embeddings are normal such that they
-    enter the residual stream with a size of about 1; the output projection is normal with standard deviation
-    ``OUTPUT_STD``, so that initial predictions are close to uniform.
+    Initialisation: see :func:`~glassformer.layers.blocks.initialise`; embeddings are normal such
+    that they enter the residual stream with a size of about 1; the output projection is normal with
+    standard deviation ``OUTPUT_STD``, so that initial predictions are close to uniform.
 
-    Source: Vaswani et al. 2017, arXiv 1706.03762; Lee et al. 2019, "Set Transformer", arXiv 1810.00825 (sets).
+    Source: Vaswani et al. 2017, arXiv 1706.03762; Lee et al. 2019, "Set Transformer", arXiv
+    1810.00825 (sets).
     """
 
     OUTPUT_STD = 0.02
@@ -149,15 +160,21 @@ class EncoderDecoder(nn.Module):
         self.source_embeddings = nn.ModuleList(
             nn.Embedding(config.vocab_size, width) for _ in range(config.fields_per_slot)
         )
-        self.source_positions = make_positions(config.source_positions, width, config.max_source_len)
+        self.source_positions = make_positions(
+            config.source_positions, width, config.max_source_len
+        )
         self.encoder_layers = nn.ModuleList(
-            build_block(*parts, causal=False, dropout=config.dropout) for _ in range(config.num_encoder_layers)
+            build_block(*parts, causal=False, dropout=config.dropout)
+            for _ in range(config.num_encoder_layers)
         )
         self.encoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.target_embedding = nn.Embedding(config.target_vocab, width)
-        self.target_positions = make_positions(config.target_positions, width, config.max_target_len)
+        self.target_positions = make_positions(
+            config.target_positions, width, config.max_target_len
+        )
         self.decoder_layers = nn.ModuleList(
-            build_block(*parts, cross=True, dropout=config.dropout) for _ in range(config.num_decoder_layers)
+            build_block(*parts, cross=True, dropout=config.dropout)
+            for _ in range(config.num_decoder_layers)
         )
         self.decoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
         self.output = nn.Linear(width, config.target_vocab)
@@ -168,12 +185,19 @@ class EncoderDecoder(nn.Module):
         """Draw all weights anew from torch's generator."""
         config = self.config
         initialise(
-            self, {"encoder_layers": 2 * config.num_encoder_layers, "decoder_layers": 3 * config.num_decoder_layers}
+            self,
+            {
+                "encoder_layers": 2 * config.num_encoder_layers,
+                "decoder_layers": 3 * config.num_decoder_layers,
+            },
         )
         for positions in (self.source_positions, self.target_positions):
             if isinstance(positions, nn.Embedding):
                 nn.init.normal_(positions.weight)
-        size = config.hidden_dim**-0.5 if config.scale_embeddings else 1.0
+        if config.scale_embeddings:
+            size = config.hidden_dim**-0.5
+        else:
+            size = 1.0
         for table in self.source_embeddings:
             assert isinstance(table, nn.Embedding)
             nn.init.normal_(table.weight, std=size * config.fields_per_slot**-0.5)
@@ -187,30 +211,41 @@ class EncoderDecoder(nn.Module):
         source_real: Bool[Tensor, "batch source"] | None = None,
         target_real: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position vocab"]:
-        """Logits of the token after each position of the target. Arguments as for :meth:`encode` and :meth:`decode`."""
+        """Logits of the token after each position of the target. Arguments as for :meth:`encode`
+        and :meth:`decode`.
+        """
         if source_real is None:
             source_real = self.real_source(source)
         return self.decode(target, self.encode(source, source_real), source_real, target_real)
 
-    def real_source(self, source: Int[Tensor, "batch source *field"]) -> Bool[Tensor, "batch source"]:
+    def real_source(
+        self, source: Int[Tensor, "batch source *field"]
+    ) -> Bool[Tensor, "batch source"]:
         """Where a source is not padding: ``source != pad_id``, for a slot in any of its fields."""
         real = source != self.config.pad_id
         return real if source.dim() == 2 else real.any(-1)
 
     def encode(
-        self, source: Int[Tensor, "batch source *field"], source_real: Bool[Tensor, "batch source"] | None = None
+        self,
+        source: Int[Tensor, "batch source *field"],
+        source_real: Bool[Tensor, "batch source"] | None = None,
     ) -> Float[Tensor, "batch source hidden_dim"]:
-        """The memory: the encoder's residual stream after its last block (and the final norm, if there is one).
+        """The memory: the encoder's residual stream after its last block (and the final norm, if
+        there is one).
 
         Args:
-            source: Tokens in [0, vocab_size): ``[batch, position]``, or ``[batch, slot, field]`` with fields.
-            source_real: True where a position is real; :meth:`real_source` when None. The memory at other positions
-                is meaningless.
+            source: Tokens in [0, vocab_size): ``[batch, position]``, or ``[batch, slot, field]``
+                with fields.
+            source_real: True where a position is real; :meth:`real_source` when None. The memory at
+                other positions is meaningless.
         """
         config = self.config
         self._check_source(source, source_real)
         seen = unless_all(self.real_source(source) if source_real is None else source_real)
-        fields = source.unbind(-1) if config.fields_per_slot > 1 else (source,)
+        if config.fields_per_slot > 1:
+            fields = source.unbind(-1)
+        else:
+            fields = (source,)
         x: Tensor | None = None
         for table, tokens in zip(self.source_embeddings, fields, strict=True):
             assert isinstance(table, nn.Embedding)
@@ -233,10 +268,11 @@ class EncoderDecoder(nn.Module):
         Args:
             target: Tokens in [0, target_vocab), which begin with a start token.
             memory: What :meth:`encode` returned.
-            source_real: True where a position of the memory is real; **all are** when None: pass what :meth:`encode`
-                was given, or :meth:`real_source`.
+            source_real: True where a position of the memory is real; **all are** when None: pass
+                what :meth:`encode` was given, or :meth:`real_source`.
             target_real: True where a token is real; ``target != pad_id`` when None.
-            cache: Earlier positions of the same targets; these tokens continue them and are added to it.
+            cache: Earlier positions of the same targets; these tokens continue them and are added
+                to it.
         """
         config = self.config
         start = 0 if cache is None else cache.length
@@ -252,8 +288,13 @@ class EncoderDecoder(nn.Module):
         self._check_memory(memory, source_real, target, cache)
         batch, length = target.shape
         seen = unless_all(target != config.pad_id if target_real is None else target_real)
-        memory_padding = None if source_real is None else unless_all(source_real)
-        x = self._embedded(look_up(self.target_embedding, "target tokens", target), self.target_positions, start)
+        if source_real is None:
+            memory_padding = None
+        else:
+            memory_padding = unless_all(source_real)
+        x = self._embedded(
+            look_up(self.target_embedding, "target tokens", target), self.target_positions, start
+        )
         with nullcontext() if cache is None else cache.own.adding():
             if cache is not None:
                 seen = cache.own.begin(batch, length, seen)
@@ -271,12 +312,16 @@ class EncoderDecoder(nn.Module):
     def new_cache(
         self, memory: Float[Tensor, "batch source hidden_dim"], max_target_len: int | None = None
     ) -> DecodingCache:
-        """An empty cache for the targets of ``memory``, of up to ``max_target_len`` tokens (None: the model's).
+        """An empty cache for the targets of ``memory``, of up to ``max_target_len`` tokens (None:
+        the model's).
 
         The memory's keys and values are computed here, once for all steps.
         """
         config = self.config
-        length = config.max_target_len if max_target_len is None else max_target_len
+        if max_target_len is None:
+            length = config.max_target_len
+        else:
+            length = max_target_len
         if length > config.max_target_len:
             raise InputError(
                 got=f"a cache of max_target_len = {length}",
@@ -302,7 +347,9 @@ class EncoderDecoder(nn.Module):
             x = x + positions(torch.arange(start, start + x.shape[1], device=x.device))
         elif positions is not None:
             x = positions(x, start)
-        return F.dropout(x, self.config.dropout) if self.training and self.config.dropout > 0 else x
+        if self.training and self.config.dropout > 0:
+            return F.dropout(x, self.config.dropout)
+        return x
 
     def _check_source(self, source: Tensor, source_real: Tensor | None) -> None:
         fields = self.config.fields_per_slot
@@ -314,10 +361,21 @@ class EncoderDecoder(nn.Module):
             )
         places = source if fields == 1 else source[..., 0]
         length = self.config.max_source_len
-        check_tokens(places, length, name="source", limit="max_source_len", real=source_real, real_name="source_real")
+        check_tokens(
+            places,
+            length,
+            name="source",
+            limit="max_source_len",
+            real=source_real,
+            real_name="source_real",
+        )
 
     def _check_memory(
-        self, memory: Tensor, source_real: Tensor | None, target: Tensor, cache: DecodingCache | None
+        self,
+        memory: Tensor,
+        source_real: Tensor | None,
+        target: Tensor,
+        cache: DecodingCache | None,
     ) -> None:
         width = self.config.hidden_dim
         if memory.dim() != 3 or memory.shape[0] != target.shape[0] or memory.shape[2] != width:

@@ -1,1 +1,3 @@
-"""Looking inside models: capture, measures of attention, predicted and measured cost, interventions and sweeps."""
+"""Looking inside models: capture, measures of attention, predicted and measured cost, interventions
+and sweeps.
+"""

@@ -1,4 +1,6 @@
-"""Taps of the sites of a running model: each receives a site's tensor with the site's axes, and may replace it."""
+"""Taps of the sites of a running model: each receives a site's tensor with the site's axes, and may
+replace it.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
@@ -45,7 +47,9 @@ class SiteTap(Protocol):
     def attended(self, visit: Visit, call: Attended) -> Attended:
         """Return what replaces a call of an attention; the same object: nothing."""
 
-    def experts(self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]) -> tuple[Tensor, Tensor] | None:
+    def experts(
+        self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]
+    ) -> tuple[Tensor, Tensor] | None:
         """Return new outputs of the chosen experts and where they are new; None: nothing.
 
         Args:
@@ -71,7 +75,9 @@ class Attachment:
         self._running = Running(self._check_recomputation)
         chosen = dict.fromkeys(point for tap in taps for point in tap.points)
         attention_taps = [tap for tap in taps if tap.site in IN_ATTENTION]
-        attentions = dict.fromkeys(point for tap in attention_taps for point in of_kind(tap.points, AttentionPoint))
+        attentions = dict.fromkeys(
+            point for tap in attention_taps for point in of_kind(tap.points, AttentionPoint)
+        )
         self._running.enter(scope, points, chosen, attentions)
         # Also without taps of attention: what runs within can then see that it is edited.
         edit = partial(self._edit_attention, attention_taps)
@@ -108,7 +114,12 @@ class Attachment:
         checkpoint = getattr(block, "_gradient_checkpointing_func", None)
         late = getattr(checkpoint, "keywords", {}).get("use_reentrant", True)
         got = f"{name} under {'reentrant ' if late else ''}checkpointing, which computes again after the block"
-        require(not late, got, "use_reentrant=False", "Use that, and call backward() within the block.")
+        if late:
+            raise InputError(
+                got=got,
+                expected="use_reentrant=False",
+                fix="Use that, and call backward() within the block.",
+            )
         if values.requires_grad:
             asked = "backward() within the block", "Call it there."
             values.register_hook(lambda _: require(self.scope.open, got, *asked))
@@ -119,25 +130,37 @@ class Attachment:
     def _by_text(self, site: str, point: HookPoint, values: Tensor) -> Tensor:
         return by_text(values, self._running.latest.shape, f"{site} of {point.name}")
 
-    def _stream(self, tap: SiteTap, point: HookPoint, values: Tensor, given: Given) -> Tensor | None:
+    def _stream(
+        self, tap: SiteTap, point: HookPoint, values: Tensor, given: Given
+    ) -> Tensor | None:
         """Tap a tensor [batch, position, ...]."""
         texts = self._by_text(tap.site, point, values)
         new = tap.change(self._visit(point, texts.shape[1]), texts)
         return None if new is None else new.view(values.shape)
 
-    def _logits(self, tap: SiteTap, point: LogitsPoint, values: Tensor, given: Given) -> Tensor | None:
+    def _logits(
+        self, tap: SiteTap, point: LogitsPoint, values: Tensor, given: Given
+    ) -> Tensor | None:
         visit, by_position = self._running.logits_visit(point, values, self._running.latest)
         new = tap.change(visit, by_position)
         if new is None or values.dim() == 3:
             return new
         return new[:, 0]
 
-    def _heads(self, tap: SiteTap, point: AttentionPoint, values: Tensor, given: Given) -> Tensor | None:
-        split = self._by_text(tap.site, point, values).unflatten(-1, (point.heads, -1)).transpose(1, 2)
+    def _heads(
+        self, tap: SiteTap, point: AttentionPoint, values: Tensor, given: Given
+    ) -> Tensor | None:
+        split = (
+            self._by_text(tap.site, point, values).unflatten(-1, (point.heads, -1)).transpose(1, 2)
+        )
         new = tap.change(self._visit(point, split.shape[2]), split)
-        return None if new is None else new.transpose(1, 2).reshape(values.shape)
+        if new is None:
+            return None
+        return new.transpose(1, 2).reshape(values.shape)
 
-    def _router(self, tap: SiteTap, point: MixturePoint, values: Tensor, given: Given) -> Tensor | None:
+    def _router(
+        self, tap: SiteTap, point: MixturePoint, values: Tensor, given: Given
+    ) -> Tensor | None:
         """Return scores that have the edited probabilities as their softmax, up to a factor."""
         wide = torch.promote_types(values.dtype, torch.float32)
         texts, length = self._running.latest.shape[:2]
@@ -147,22 +170,31 @@ class Attachment:
             return None
         if not bool((new >= 0).all() & (new.sum(-1) > 0).all()):
             raise InputError(
-                got=f"an edit of the router at {point.name} that leaves no expert, or a negative probability",
+                got=(
+                    f"an edit of the router at {point.name} that leaves no expert, or a negative "
+                    "probability"
+                ),
                 expected="probabilities of at least 0, one of them above 0",
                 fix="Leave an expert to choose.",
             )
         changed = (new != probabilities).any(-1, keepdim=True)
-        scores = torch.where(changed, new.log(), values.view(new.shape))  # unchanged rows stay as they are
+        scores = torch.where(
+            changed, new.log(), values.view(new.shape)
+        )  # unchanged rows stay as they are
         return scores.view(values.shape).to(values.dtype)
 
-    def _experts(self, tap: SiteTap, point: MixturePoint, values: Tensor, given: Given) -> Tensor | None:
+    def _experts(
+        self, tap: SiteTap, point: MixturePoint, values: Tensor, given: Given
+    ) -> Tensor | None:
         """Compute the mixture once more, of tokens for which what an expert gives is new."""
         x = self._by_text(tap.site, point, given[0])
         _, choices, shares = point.route(x)
         before = getattr(values, "experts", None)  # as an edit before this one leaves them
 
         def outputs() -> Tensor:
-            return point.expert_outputs(x, choices) if before is None else before
+            if before is None:
+                return point.expert_outputs(x, choices)
+            return before
 
         changed = tap.experts(self._visit(point, x.shape[1]), choices, outputs)
         if changed is None:
@@ -176,7 +208,9 @@ class Attachment:
 
     def _attach_between(self, point: BlockPoint, between: nn.Module, change: Change) -> None:
         block: Any = point.module
-        ffn = next(each.module for each in of_kind(self._points, FeedForwardPoint) if each.block is block)
+        ffn = next(
+            each.module for each in of_kind(self._points, FeedForwardPoint) if each.block is block
+        )
         kept: dict[str, Tensor] = {}
 
         def before(values: Tensor, given: Given) -> Tensor | None:
@@ -192,9 +226,18 @@ class Attachment:
         def again(values: Tensor, given: Given) -> Tensor | None:
             if "new" not in kept:
                 return None
-            dropout = getattr(block, "dropout", 0.0) if block.training else 0.0
-            require(dropout == 0, f"{point.name} with dropout", "a model without", "Call model.eval().")
-            # The block has added what the ffn gives to the unedited stream, unless a sweep has skipped it.
+            if block.training:
+                dropout = getattr(block, "dropout", 0.0)
+            else:
+                dropout = 0.0
+            if dropout != 0:
+                raise InputError(
+                    got=f"{point.name} with dropout",
+                    expected="a model without",
+                    fix="Call model.eval().",
+                )
+            # The block has added what the ffn gives to the unedited stream, unless a sweep has
+            # skipped it.
             return (kept.pop("new") + kept.pop("ffn")).view(values.shape)
 
         self.scope.insert(between, "first input", before, Phase.EDIT)

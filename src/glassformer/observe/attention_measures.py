@@ -1,6 +1,7 @@
 """Measures of attention weights: entropy, distance, and how far two heads differ.
 
-All functions take arrays of weights. Where a row sums to less than 1, the rest is on the head's sink.
+All functions take arrays of weights. Where a row sums to less than 1, the rest is on the head's
+sink.
 """
 
 import numpy as np
@@ -8,7 +9,8 @@ from jaxtyping import Float, Int
 
 
 def entropy(weights: Float[np.ndarray, "*rows key"]) -> Float[np.ndarray, "*rows"]:
-    """The entropy of each row in nats: ``-sum over keys of p ln p`` with ``p = weights / sum of weights``.
+    """The entropy of each row in nats: ``-sum over keys of p ln p`` with ``p = weights / sum of
+    weights``.
 
     NaN for a row without weight.
 
@@ -19,11 +21,14 @@ def entropy(weights: Float[np.ndarray, "*rows key"]) -> Float[np.ndarray, "*rows
 
 
 def distances(
-    weights: Float[np.ndarray, "*heads query key"], positions: Int[np.ndarray, " query"] | None = None
+    weights: Float[np.ndarray, "*heads query key"],
+    positions: Int[np.ndarray, " query"] | None = None,
 ) -> Float[np.ndarray, "*heads query"]:
-    """How far each query reads: ``sum over keys of p |key - position|``, with p as for :func:`entropy`.
+    """How far each query reads: ``sum over keys of p |key - position|``, with p as for
+    :func:`entropy`.
 
-    ``positions`` are the indices of the keys at the queries' positions; query i is at key i when None.
+    ``positions`` are the indices of the keys at the queries' positions; query i is at key i when
+    None.
     """
     queries, keys = weights.shape[-2:]
     places = np.arange(queries) if positions is None else positions
@@ -34,14 +39,16 @@ def distances(
 def divergence(
     first: Float[np.ndarray, "*rows key"], second: Float[np.ndarray, "*rows key"]
 ) -> Float[np.ndarray, "*rows"]:
-    """The Jensen-Shannon divergence of two heads in each row: ``H((p + q) / 2) - (H(p) + H(q)) / 2``.
+    """The Jensen-Shannon divergence of two heads in each row: ``H((p + q) / 2) - (H(p) + H(q)) /
+    2``.
 
-    In nats: 0 for equal rows, ln 2 = 0.693 for rows without a common key. Each row is divided by its sum first; NaN
-    where one of the two has no weight.
+    In nats: 0 for equal rows, ln 2 = 0.693 for rows without a common key. Each row is divided by
+    its sum first; NaN where one of the two has no weight.
 
     Source: Lin 1991, "Divergence measures based on the Shannon entropy".
     """
-    p, q = _shares(first), _shares(second)
+    p = _shares(first)
+    q = _shares(second)
     # Rounding may exceed the range.
     return np.clip(entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2, 0.0, np.log(2))
 

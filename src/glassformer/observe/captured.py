@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.layers.attention import Attended
 from glassformer.observe.results import counted
 from glassformer.observe.site_names import meant_site
@@ -22,7 +22,10 @@ AXES = MappingProxyType(
         "sinks": ("batch", "head", "query"),
         "q": ("batch", "head", "query", "dim"),
         **dict.fromkeys(("k", "v"), ("batch", "head", "key", "dim")),
-        **dict.fromkeys(("embedding", "residual_before", "residual_between", "residual"), ("batch", "query", "dim")),
+        **dict.fromkeys(
+            ("embedding", "residual_before", "residual_between", "residual"),
+            ("batch", "query", "dim"),
+        ),
         "attention": ("batch", "query", "dim"),
         "heads": ("batch", "head", "query", "dim"),
         **dict.fromkeys(("attention_input", "ffn_input"), ("batch", "query", "dim")),
@@ -49,13 +52,15 @@ class Record:
         values: Attention weights and scores are in float32 or wider.
         heads: The heads on the head axis; key-value heads for ``k`` and ``v``.
         queries: The positions on the query axis, counted from the start of the text.
-        length: The positions of the text by then; of ``k`` and ``v`` in cross-attention those of the memory.
+        length: The positions of the text by then; of ``k`` and ``v`` in cross-attention those of
+            the memory.
         source: Whether the queries are positions of an encoder-decoder's source.
         cross: Whether the keys are positions of another text than the queries.
         padded: Whether some positions of some texts were padding in this call.
-        real: True where a position of the record is a real token of its text: the positions ``queries``, of ``k`` and
-            ``v`` the positions ``keys``. With a cache these are positions of this call. None where none is padding,
-            and where a mask of transformers is not that of padding alone, which ``padded`` shows.
+        real: True where a position of the record is a real token of its text: the positions
+            ``queries``, of ``k`` and ``v`` the positions ``keys``. With a cache these are positions
+            of this call. None where none is padding, and where a mask of transformers is not that
+            of padding alone, which ``padded`` shows.
     """
 
     what: str
@@ -75,7 +80,10 @@ class Record:
 
     def __getstate__(self) -> dict[str, Any]:
         # What reads the gradient belongs to a graph, which cannot be stored: its value is.
-        gradient = None if self.gradient is None else partial(_stored, self.gradient())
+        if self.gradient is None:
+            gradient = None
+        else:
+            gradient = partial(_stored, self.gradient())
         return {**self.__dict__, "gradient": gradient}
 
     def __repr__(self) -> str:
@@ -93,12 +101,16 @@ class Record:
 
     @property
     def grad(self) -> Float[Tensor, "*axes"] | None:
-        """The gradient of all that has been differentiated so far, in the shape of ``values``; None before that."""
+        """The gradient of all that has been differentiated so far, in the shape of ``values``; None
+        before that.
+        """
         if self.gradient is None:
             raise InputError(
                 f"a record of {self.what} that keeps no gradient",
-                "any kind but sinks, router, choices, shares and experts, captured while gradients are on",
-                "Capture with retain_grad=True and without torch.no_grad(). Where weights are packed or frozen, do so "
+                "any kind but sinks, router, choices, shares and experts, captured while "
+                "gradients are on",
+                "Capture with retain_grad=True and without torch.no_grad(). Where weights are "
+                "packed or frozen, do so "
                 'within intervene(model, change("embedding", lambda values: values.requires_grad_())).',
             )
         return self.gradient()
@@ -110,9 +122,11 @@ def _stored(gradient: Tensor | None) -> Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class CapturedInputs:
-    """The inputs of one call of an attention: copies from which any of its rows can be computed later, exactly.
+    """The inputs of one call of an attention: copies from which any of its rows can be computed
+    later, exactly.
 
-    Fields other than ``inputs`` are those of :class:`Record`. The values ``v`` are left out: their ``value_dim`` is 0.
+    Fields other than ``inputs`` are those of :class:`Record`. The values ``v`` are left out: their
+    ``value_dim`` is 0.
     """
 
     name: str
@@ -140,15 +154,23 @@ class Captured:
         return {**self.__dict__, "model": None}  # a weak reference cannot be stored
 
     def __repr__(self) -> str:
-        lines = [f"Captured: {counted(len(self.records), 'record')}, {counted(len(self.inputs), 'input')}"]
+        lines = [
+            f"Captured: {counted(len(self.records), 'record')}, "
+            f"{counted(len(self.inputs), 'input')}"
+        ]
         for what in dict.fromkeys(record.what for record in self.records):
             records = [record for record in self.records if record.what == what]
             layers = sorted({record.layer for record in records})
-            span = f"layer {layers[0]}" if len(layers) == 1 else f"{len(layers)} layers, {layers[0]} to {layers[-1]}"
+            if len(layers) == 1:
+                span = f"layer {layers[0]}"
+            else:
+                span = f"{len(layers)} layers, {layers[0]} to {layers[-1]}"
             shapes = sorted({str([*record.values.shape]) for record in records})
             other = "" if len(shapes) == 1 else " and other shapes"
             axes = ", ".join(AXES[what])
-            lines.append(f"  {what}: {span}, {shapes[0]}{other} [{axes}], {counted(len(records), 'record')}")
+            lines.append(
+                f"  {what}: {span}, {shapes[0]}{other} [{axes}], {counted(len(records), 'record')}"
+            )
         if any(record.real is not None for record in self.records):
             lines.append("  with padding: .real is True where a token is real")
         elif any(record.padded for record in self.records):
@@ -162,7 +184,8 @@ class Captured:
             seen[3, "residual"][seen.real]      # [token, dim], without padding
 
         Raises:
-            InputError: Records of several calls or positions, which differ: each has ``record.real``.
+            InputError: Records of several calls or positions, which differ: each has
+                ``record.real``.
         """
         masks = [record.real for record in self.records]
         first = next((mask for mask in masks if mask is not None), None)
@@ -177,9 +200,13 @@ class Captured:
         return first
 
     def of(self, what: str) -> dict[str, list[Record]]:
-        """All records of one kind by module, in the order of the calls; modules without any have no entry."""
+        """All records of one kind by module, in the order of the calls; modules without any have no
+        entry.
+        """
         if what not in AXES:
-            raise InputError(f"what = {what!r}", f"one of {', '.join(AXES)}", meant_site(what, AXES))
+            raise InputError(
+                f"what = {what!r}", f"one of {', '.join(AXES)}", meant_site(what, AXES)
+            )
         found: dict[str, list[Record]] = {}
         for record in self.records:
             if record.what == what:
@@ -191,19 +218,36 @@ class Captured:
         return {name: records[-1].values for name, records in self.of(what).items()}
 
     def __getitem__(self, place: tuple[int, str]) -> Shaped[Tensor, "*axes"]:
-        """The values of a layer, as in ``seen[17, "heads"]``; negative layers count from the last one captured."""
+        """The values of a layer, as in ``seen[17, "heads"]``; negative layers count from the last
+        one captured.
+        """
         fits = isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], int)
-        require(fits, f"seen[{place!r}]", "a layer and what it gives", 'Write seen[17, "heads"].')
+        if not fits:
+            raise InputError(
+                got=f"seen[{place!r}]",
+                expected="a layer and what it gives",
+                fix='Write seen[17, "heads"].',
+            )
         layer, what = place
         found = [record for records in self.of(what).values() for record in records]
         layers = sorted({record.layer for record in found})
-        layer = layer if layer >= 0 or not layers else layers[-1] + 1 + layer
+        if layer >= 0 or not layers:
+            layer = layer
+        else:
+            layer = layers[-1] + 1 + layer
         there = [record for record in found if record.layer == layer]
         if not there:
-            raise InputError(f"{what} of layer {layer}", f"what was captured: {self._places(what)}", "Capture it.")
-        several = f"{what} of layer {layer}, of which there are {len(there)}"
-        fix = f"Choose among the records of of({what!r}), or use cat({what!r})."
-        require(len(there) == 1, several, "one module and one call", fix)
+            raise InputError(
+                f"{what} of layer {layer}",
+                f"what was captured: {self._places(what)}",
+                "Capture it.",
+            )
+        if len(there) != 1:
+            raise InputError(
+                got=f"{what} of layer {layer}, of which there are {len(there)}",
+                expected="one module and one call",
+                fix=f"Choose among the records of of({what!r}), or use cat({what!r}).",
+            )
         return there[0].values
 
     def _places(self, what: str) -> str:
@@ -214,25 +258,46 @@ class Captured:
         parts: list[str] = []
         for kind in kinds:
             layers = sorted({record.layer for record in self.records if record.what == kind})
-            named = f"layer {layers[0]}" if len(layers) == 1 else f"layers {', '.join(map(str, layers))}"
+            if len(layers) == 1:
+                named = f"layer {layers[0]}"
+            else:
+                named = f"layers {', '.join(map(str, layers))}"
             parts.append(f"{kind} of {named}")
         return "; ".join(parts) or "nothing yet"
 
     def stack(self, what: str) -> Shaped[Tensor, " layer *axes"]:
         """The values of all layers, in their order."""
         layers = sorted({record.layer for records in self.of(what).values() for record in records})
-        require(bool(layers), f"stack({what!r})", "what was captured", "Capture it.")
+        if not bool(layers):
+            raise InputError(
+                got=f"stack({what!r})",
+                expected="what was captured",
+                fix="Capture it.",
+            )
         values = [self[layer, what] for layer in layers]
         same = all(each.shape == values[0].shape for each in values)
-        require(same, f"stack({what!r}) of layers of other shapes", "equal shapes", "Read each layer alone.")
+        if not same:
+            raise InputError(
+                got=f"stack({what!r}) of layers of other shapes",
+                expected="equal shapes",
+                fix="Read each layer alone.",
+            )
         return torch.stack(values)
 
     def cat(self, what: str) -> dict[str, Shaped[Tensor, "*axes"]]:
         """The values of all calls of each module, one batch after another, as of many prompts."""
         for name, records in self.of(what).items():
             shapes = {tuple(record.values.shape[1:]) for record in records}
-            require(len(shapes) == 1, f"cat({what!r}) of {name} with {sorted(shapes)}", "equal shapes", "Use of().")
-        return {name: torch.cat([each.values for each in records]) for name, records in self.of(what).items()}
+            if len(shapes) != 1:
+                raise InputError(
+                    got=f"cat({what!r}) of {name} with {sorted(shapes)}",
+                    expected="equal shapes",
+                    fix="Use of().",
+                )
+        return {
+            name: torch.cat([each.values for each in records])
+            for name, records in self.of(what).items()
+        }
 
     def numpy(self, what: str) -> dict[str, np.ndarray]:
         """As :meth:`last`, as NumPy arrays."""

@@ -1,15 +1,17 @@
-"""The QK and OV circuits of heads in a trained model, as products of thin matrices, and how heads compose.
+"""The QK and OV circuits of heads in a trained model, as products of thin matrices, and how heads
+compose.
 
-A head reads the residual stream through a norm. With row vectors x, which are the stream divided by its root mean
-square (for a LayerNorm also without its mean)::
+A head reads the residual stream through a norm. With row vectors x, which are the stream divided by
+its root mean square (for a LayerNorm also without its mean)::
 
     score of query i and key j = x_i QK x_jᵀ          what key j adds to query i = weight_ij x_j OV
 
-QK and OV are ``[hidden, hidden]`` of rank head_dim, in float32 or wider. The norm's weight is part of both, biases are
-not. With LayerNorms, what is written along the mean is left out of OV, as every reader subtracts it.
+QK and OV are ``[hidden, hidden]`` of rank head_dim, in float32 or wider. The norm's weight is part
+of both, biases are not. With LayerNorms, what is written along the mean is left out of OV, as every
+reader subtracts it.
 
-Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", sections on splitting attention head
-terms into circuits, and on composition.
+Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", sections on
+splitting attention head terms into circuits, and on composition.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.kernels.rotation import rotate
 from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.models.decoder import Decoder
@@ -71,7 +73,8 @@ class Circuit:
     @property
     def norm(self) -> float:
         """The Frobenius norm."""
-        left, right = self.left.double(), self.right.double()
+        left = self.left.double()
+        right = self.right.double()
         return math.sqrt(max(0.0, float(((left.T @ left) * (right.T @ right)).sum())))
 
     @property
@@ -81,7 +84,9 @@ class Circuit:
 
     @property
     def positivity(self) -> float:
-        """Sum of the eigenvalues over the sum of their sizes, in [-1, 1]: 1 for a head that copies what it reads."""
+        """Sum of the eigenvalues over the sum of their sizes, in [-1, 1]: 1 for a head that copies
+        what it reads.
+        """
         values = self.eigenvalues
         return float(values.real.sum() / values.abs().sum())
 
@@ -102,7 +107,9 @@ class Circuit:
     def __matmul__(self, other: Circuit) -> Circuit:
         return Circuit(self.left @ (self.right.T @ other.left), other.right)
 
-    def between(self, rows: Float[Tensor, "row hidden"], columns: Float[Tensor, "column hidden"]) -> Circuit:
+    def between(
+        self, rows: Float[Tensor, "row hidden"], columns: Float[Tensor, "column hidden"]
+    ) -> Circuit:
         """``rows @ self @ columns.T``: with :func:`token_vectors`, the circuit between tokens."""
         return Circuit(rows @ self.left, columns @ self.right)
 
@@ -120,28 +127,35 @@ def qk_circuit(model: Any, layer: int, head: int, *, distance: int = 0) -> Circu
 
 @torch.no_grad()
 def ov_circuit(model: Any, layer: int, head: int) -> Circuit:
-    """What a head adds to the residual stream for what it reads at a key; arguments as for :func:`qk_circuit`."""
+    """What a head adds to the residual stream for what it reads at a key; arguments as for
+    :func:`qk_circuit`.
+    """
     return _Reader(model).ov(layer, head)
 
 
 @torch.no_grad()
-def token_vectors(model: Any) -> tuple[Float[Tensor, "vocab hidden"], Float[Tensor, "vocab hidden"]]:
-    """The embedding of each token, and the direction that its logit reads, with the final norm's weight.
+def token_vectors(
+    model: Any,
+) -> tuple[Float[Tensor, "vocab hidden"], Float[Tensor, "vocab hidden"]]:
+    """The embedding of each token, and the direction that its logit reads, with the final norm's
+    weight.
 
-    ``qk.between(embedding, embedding)`` is the full QK circuit, ``ov.between(embedding, unembedding)`` the full OV
-    circuit; both up to the norms' scales.
+    ``qk.between(embedding, embedding)`` is the full QK circuit, ``ov.between(embedding,
+    unembedding)`` the full OV circuit; both up to the norms' scales.
     """
     return _Reader(model).vectors()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Composition(Result):
-    """How much each head reads of what each earlier head writes; NaN for a sender that is not in an earlier layer.
+    """How much each head reads of what each earlier head writes; NaN for a sender that is not in an
+    earlier layer.
 
     Args:
-        q, k, v: Of the receiver's queries, keys and values: ``|OV₁ QK₂|``, ``|QK₂ OV₁ᵀ|``, ``|OV₁ OV₂|`` over the
-            product of the norms of both, all Frobenius norms.
-        random: Mean and standard deviation of this ratio for random matrices of the same shapes and ranks.
+        q, k, v: Of the receiver's queries, keys and values: ``|OV₁ QK₂|``, ``|QK₂ OV₁ᵀ|``, ``|OV₁
+            OV₂|`` over the product of the norms of both, all Frobenius norms.
+        random: Mean and standard deviation of this ratio for random matrices of the same shapes and
+            ranks.
     """
 
     q: Float[Tensor, "layer head layer head"]
@@ -163,8 +177,11 @@ class Composition(Result):
 
 
 @torch.no_grad()
-def composition_scores(model: Any, *, distance: int = 0, samples: int = 50, seed: int = 0) -> Composition:
-    """The composition of every pair of heads; the first two axes are the sender, the others the receiver.
+def composition_scores(
+    model: Any, *, distance: int = 0, samples: int = 50, seed: int = 0
+) -> Composition:
+    """The composition of every pair of heads; the first two axes are the sender, the others the
+    receiver.
 
     Args:
         model: As for :func:`qk_circuit`.
@@ -173,7 +190,8 @@ def composition_scores(model: Any, *, distance: int = 0, samples: int = 50, seed
     """
     require_positive(samples=samples)
     reader = _Reader(model)
-    layers, heads = len(reader.points), reader.points[0].heads
+    layers = len(reader.points)
+    heads = reader.points[0].heads
     qk = [[reader.qk(layer, head, distance) for head in range(heads)] for layer in range(layers)]
     ov = [[reader.ov(layer, head) for head in range(heads)] for layer in range(layers)]
     found = torch.full((3, layers, heads, layers, heads), math.nan)
@@ -181,9 +199,13 @@ def composition_scores(model: Any, *, distance: int = 0, samples: int = 50, seed
         for sender in range(receiver):
             for first in range(heads):
                 for second in range(heads):
-                    writes, scores, values = ov[sender][first], qk[receiver][second], ov[receiver][second]
+                    writes = ov[sender][first]
+                    scores = qk[receiver][second]
+                    values = ov[receiver][second]
                     pairs = (writes, scores), (scores, writes.T), (writes, values)
-                    found[:, sender, first, receiver, second] = torch.tensor([_ratio(*pair) for pair in pairs])
+                    found[:, sender, first, receiver, second] = torch.tensor(
+                        [_ratio(*pair) for pair in pairs]
+                    )
     width, rank = ov[0][0].left.shape
     generator = torch.Generator().manual_seed(seed)
 
@@ -206,7 +228,9 @@ def _ratio(first: Circuit, second: Circuit) -> float:
 def _check_parts(config: DecoderConfig) -> None:
     """Refuse a decoder with parts between the matrices of a circuit."""
     wrong = [
-        f"{name} = {getattr(config, name)!r}" for name, value in _SUPPORTED.items() if getattr(config, name) != value
+        f"{name} = {getattr(config, name)!r}"
+        for name, value in _SUPPORTED.items()
+        if getattr(config, name) != value
     ]
     if wrong:
         raise InputError(
@@ -222,23 +246,37 @@ class _Reader:
     def __init__(self, model: Any) -> None:
         self._model = model = network_of(model)
         decoder = not isinstance(model, Encoder | EncoderDecoder)
-        require(decoder, f"circuits of {type(model).__name__}", "a decoder", "Pass a decoder with its output layer.")
+        if not decoder:
+            raise InputError(
+                got=f"circuits of {type(model).__name__}",
+                expected="a decoder",
+                fix="Pass a decoder with its output layer.",
+            )
         readout = readout_of(model)
         hugging_face.require_resumable(readout.model, readout.of("block"))
         config = getattr(model, "config", None)
         if isinstance(config, DecoderConfig):
             _check_parts(config)
-        self._final, self._output = readout.norm, readout.output
+        self._final = readout.norm
+        self._output = readout.output
         self.points = of_kind(find_hook_points(model), AttentionPoint)
         self._centred = isinstance(self._final, nn.LayerNorm)
 
     def vectors(self) -> tuple[Tensor, Tensor]:
         model: Any = self._model
-        embedding = model.embedding if isinstance(model, Decoder) else model.get_input_embeddings()
-        factor = model.config.embedding_scale if isinstance(model, Decoder) else 1.0
+        if isinstance(model, Decoder):
+            embedding = model.embedding
+        else:
+            embedding = model.get_input_embeddings()
+        if isinstance(model, Decoder):
+            factor = model.config.embedding_scale
+        else:
+            factor = 1.0
         device = next(model.parameters()).device
         embedded = embedding(torch.arange(embedding.num_embeddings, device=device)[None])[0]
-        read = require_linear(self._output, "the output projection", embedded.shape[1], like=embedded).matrix
+        read = require_linear(
+            self._output, "the output projection", embedded.shape[1], like=embedded
+        ).matrix
         return _wide(embedded * factor), self._read(self._final, read)
 
     def qk(self, layer: int, head: int, distance: int) -> Circuit:
@@ -246,15 +284,22 @@ class _Reader:
         attention: Any = point.module
         norm, (query, key, _) = self._norm(point), self._projections(point)
         q = self._read(norm, query.unflatten(0, (point.heads, -1))[head])
-        k = self._read(norm, key.unflatten(0, (point.heads // point.group, -1))[head // point.group])
-        scale = getattr(attention, "scaling" if hasattr(attention, "scaling") else "scale", None) or len(q) ** -0.5
+        k = self._read(
+            norm, key.unflatten(0, (point.heads // point.group, -1))[head // point.group]
+        )
+        scale = (
+            getattr(attention, "scaling" if hasattr(attention, "scaling") else "scale", None)
+            or len(q) ** -0.5
+        )
         if getattr(attention, "key_weights", None) is not None:
             scale = scale * attention.key_weights[head]
         return Circuit(self._rotated(q, point, distance).T * scale, self._rotated(k, point, 0).T)
 
     def ov(self, layer: int, head: int) -> Circuit:
         point, head = self._point(layer, head)
-        value = self._projections(point)[2].unflatten(0, (point.heads // point.group, -1))[head // point.group]
+        value = self._projections(point)[2].unflatten(0, (point.heads // point.group, -1))[
+            head // point.group
+        ]
         width = value.shape[0] * point.heads
         projection = require_linear(point.out_proj, f"the projection of {point.name}", width).matrix
         writes = _wide(projection).unflatten(1, (point.heads, -1))[:, head]
@@ -267,25 +312,39 @@ class _Reader:
         return point, select("head", head, point.heads)[0]
 
     def _read(self, norm: Any, weight: Tensor) -> Tensor:
-        """Rows of a matrix that reads the normalised stream, as rows that read the stream over its scale."""
+        """Rows of a matrix that reads the normalised stream, as rows that read the stream over its
+        scale.
+        """
         weight = _wide(weight) * _wide(norm.weight)
-        return weight - weight.mean(1, keepdim=True) if self._centred else weight
+        if self._centred:
+            return weight - weight.mean(1, keepdim=True)
+        return weight
 
     def _norm(self, point: HookPoint) -> Any:
         block: Any = point.block
         names = ("attention_norm", "input_layernorm", "ln_1")
         norm = next(getattr(block, name) for name in names if hasattr(block, name))
         hooked = other_hooks(norm) or "forward" in vars(norm)
-        require(not hooked, f"the norm before {point.name}, which has hooks", "the norm alone", "Remove them.")
+        if hooked:
+            raise InputError(
+                got=f"the norm before {point.name}, which has hooks",
+                expected="the norm alone",
+                fix="Remove them.",
+            )
         return norm
 
     def _projections(self, point: HookPoint) -> tuple[Tensor, Tensor, Tensor]:
         attention: Any = point.module
         ours = isinstance(attention, GroupedQueryAttention)
-        names: tuple[str, ...] = ("query", "key", "value") if ours else ("q_proj", "k_proj", "v_proj")
+        names: tuple[str, ...] = (
+            ("query", "key", "value") if ours else ("q_proj", "k_proj", "v_proj")
+        )
         names = ("c_attn",) if hasattr(attention, "c_attn") else names
         width = self._norm(point).weight.shape[0]
-        found = [require_linear(getattr(attention, name), f"{name} of {point.name}", width).matrix for name in names]
+        found = [
+            require_linear(getattr(attention, name), f"{name} of {point.name}", width).matrix
+            for name in names
+        ]
         query, key, value = found[0].chunk(3) if len(found) == 1 else found
         return query, key, value
 
@@ -293,7 +352,9 @@ class _Reader:
         """The rows of a query or key matrix, rotated as at ``position``, with YaRN's factor."""
         at = torch.tensor([position], device=rows.device)
         if isinstance(self._model, Decoder):
-            rotation = self._model.rotations(lambda rotary: rotary.rotation_at(at), rows)[point.layer]
+            rotation = self._model.rotations(lambda rotary: rotary.rotation_at(at), rows)[
+                point.layer
+            ]
             if rotation is not None:
                 attention: Any = point.module
                 return rotate(rows.T[None, :, None], rotation, attention.layout)[0, :, 0].T

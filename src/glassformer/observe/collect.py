@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.layers.attention import is_edited
 from glassformer.models.decoder import Decoder
 from glassformer.models.encoder import Encoder
@@ -36,15 +36,16 @@ def collect(
         seen = collect(lm, ["a text", "another text"], layers=3, queries=-1)
         seen[3, "residual"]     # [text, 1, dim]
 
-    The model runs up to the last block that is asked for: the blocks after it and the logits are not computed. Values
-    are those of the whole run to the last bit. The whole model runs where logits are asked for, within interventions,
-    where its modules have forward hooks of users, and where it is of a class whose blocks may run in another order than
-    that of their layers. It runs in evaluation mode and without gradients.
+    The model runs up to the last block that is asked for: the blocks after it and the logits are
+    not computed. Values are those of the whole run to the last bit. The whole model runs where
+    logits are asked for, within interventions, where its modules have forward hooks of users, and
+    where it is of a class whose blocks may run in another order than that of their layers. It runs
+    in evaluation mode and without gradients.
 
     Args:
         model: As for :func:`~glassformer.observe.capture.capture`, whose are the other arguments.
-        texts: Of a ``LanguageModel`` a text, or several; or token ids ``[text, position]``, or the arguments of the
-            model by name. Tensors may be on any device.
+        texts: Of a ``LanguageModel`` a text, or several; or token ids ``[text, position]``, or the
+            arguments of the model by name. Tensors may be on any device.
         what: One or more kinds of records.
         layers: All layers when None.
 
@@ -90,7 +91,9 @@ def _last_block(
     if is_edited() or other_hooks(network) or not _runs_in_order(network, blocks):
         return None
     kinds = (what,) if isinstance(what, str) else what
-    chosen = choose_points(points, ["q" if kind == "inputs" else kind for kind in kinds], modules, layers, heads)
+    chosen = choose_points(
+        points, ["q" if kind == "inputs" else kind for kind in kinds], modules, layers, heads
+    )
     if any(point.role == "logits" or point.block is None for point in chosen):
         return None
     # An encoder runs before its decoder.
@@ -98,7 +101,9 @@ def _last_block(
 
 
 def _runs_in_order(network: nn.Module, blocks: Sequence[HookPoint]) -> bool:
-    """Whether each block runs once, in the order of layers: of our own models and of known blocks of transformers."""
+    """Whether each block runs once, in the order of layers: of our own models and of known blocks
+    of transformers.
+    """
     names = [id(module) for _, module in network.named_modules(remove_duplicate=False)]
     once = all(names.count(id(block.module)) == 1 for block in blocks)
     if hugging_face.is_hugging_face(network):
@@ -110,13 +115,21 @@ def _arguments(model: Any, network: nn.Module, texts: Any) -> Tensor | dict[str,
     """The arguments of a model for these texts, on its device."""
     if not isinstance(texts, Tensor | Mapping):
         tokens = getattr(model, "tokens", None)
-        got = f"texts of type {type(texts).__name__} for a {type(model).__name__}"
-        fix = "Pass token ids, or the model that glassformer.load gives."
-        require(callable(tokens), got, "token ids [text, position], or the model's arguments by name", fix)
+        if not callable(tokens):
+            raise InputError(
+                got=f"texts of type {type(texts).__name__} for a {type(model).__name__}",
+                expected="token ids [text, position], or the model's arguments by name",
+                fix="Pass token ids, or the model that glassformer.load gives.",
+            )
         assert tokens is not None
         texts = tokens(texts if isinstance(texts, str) else list(texts))
     parameter = next(network.parameters(), None)
-    device = getattr(network, "device", None) if parameter is None else parameter.device
+    if parameter is None:
+        device = getattr(network, "device", None)
+    else:
+        device = parameter.device
     if isinstance(texts, Tensor):
         return texts.to(device)
-    return {name: each.to(device) if isinstance(each, Tensor) else each for name, each in texts.items()}
+    return {
+        name: each.to(device) if isinstance(each, Tensor) else each for name, each in texts.items()
+    }

@@ -9,17 +9,19 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import glassformer.kernels.experts  # noqa: F401 - registers the operator that is named below
-from glassformer.errors import require
+from glassformer.errors import InputError
 
 
 def count_operations(call: Callable[[], object]) -> int:
-    """The floating-point operations of ``call``, as torch's ``FlopCounterMode`` counts them: matrix products alone.
+    """The floating-point operations of ``call``, as torch's ``FlopCounterMode`` counts them: matrix
+    products alone.
 
-    A multiplication and an addition are two operations. Norms, softmax, activations, rotation and embeddings grow no
-    faster than the products and do not count. A causal kernel may skip forbidden pairs; they are counted all the same.
-    Formulas are added for operators that the counter would silently count as 0: the fused attention on the CPU,
-    grouped products of experts, products with a single vector, and those added in place. The C++ library, which the
-    counter cannot see, does not run meanwhile.
+    A multiplication and an addition are two operations. Norms, softmax, activations, rotation and
+    embeddings grow no faster than the products and do not count. A causal kernel may skip forbidden
+    pairs; they are counted all the same. Formulas are added for operators that the counter would
+    silently count as 0: the fused attention on the CPU, grouped products of experts, products with
+    a single vector, and those added in place. The C++ library, which the counter cannot see, does
+    not run meanwhile.
     """
     with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
         call()
@@ -27,8 +29,8 @@ def count_operations(call: Callable[[], object]) -> int:
 
 
 _FORMULAS: dict[Any, Callable[..., int]] = {
-    # Per pair of a query and a key; the backward pass computes the scores again. Those of torch 2.10 refuse grouped
-    # heads.
+    # Per pair of a query and a key; the backward pass computes the scores again. Those of torch
+    # 2.10 refuse grouped heads.
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
         lambda q, k, v, *_, **__: 2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
     ),
@@ -50,12 +52,14 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """The peak of the bytes that torch allocates on the CPU while ``call`` runs, beyond those held before.
+    """The peak of the bytes that torch allocates on the CPU while ``call`` runs, beyond those held
+    before.
 
-    ``call`` runs once before as a warm-up. The profiler reports each allocation and release, so the number is the same
-    every time, unlike a process's resident memory.
+    ``call`` runs once before as a warm-up. The profiler reports each allocation and release, so the
+    number is the same every time, unlike a process's resident memory.
     """
-    # The profiler reads this when it is first used; without it, its log lines appear in a command's output.
+    # The profiler reads this when it is first used; without it, its log lines appear in a command's
+    # output.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from torch.profiler import ProfilerActivity, profile
 
@@ -63,7 +67,17 @@ def peak_bytes(call: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = call()
     del result
-    recorded = profiler.profiler.kineto_results.events() if profiler.profiler is not None else []
-    changes = sorted((event.start_ns(), event.nbytes()) for event in recorded if event.name() == "[memory]")
-    require(len(changes) > 0, "a call that allocates nothing", "work on the CPU", "Measure a forward pass on the CPU.")
+    if profiler.profiler is not None:
+        recorded = profiler.profiler.kineto_results.events()
+    else:
+        recorded = []
+    changes = sorted(
+        (event.start_ns(), event.nbytes()) for event in recorded if event.name() == "[memory]"
+    )
+    if len(changes) <= 0:
+        raise InputError(
+            got="a call that allocates nothing",
+            expected="work on the CPU",
+            fix="Measure a forward pass on the CPU.",
+        )
     return int(max(np.cumsum([size for _, size in changes]).max(), 0))

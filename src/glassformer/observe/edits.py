@@ -1,4 +1,6 @@
-"""What an intervention changes: a site of the model, the part of it that is meant, and the new value."""
+"""What an intervention changes: a site of the model, the part of it that is meant, and the new
+value.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.observe.captured import AXES, Captured, Record
 from glassformer.observe.hook_points import Heads, HookPoint, Modules, Selection, select
 from glassformer.observe.site_names import meant_site
@@ -17,8 +19,10 @@ SITES = tuple(kind for kind in AXES if kind not in ("sinks", "choices", "shares"
 """The kinds of :func:`~glassformer.observe.capture.capture` that can be changed."""
 
 Labels = dict[str, tuple[int, ...]]
-"""The chosen indices on the axes "batch", "head", "query" and "key" of the tensor that is changed, in their order; and
-one number each: "rows", the texts of the call, and "length", the positions of its text by then."""
+"""The chosen indices on the axes "batch", "head", "query" and "key" of the tensor that is changed,
+in their order; and
+one number each: "rows", the texts of the call, and "length", the positions of its text by then.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,19 +32,22 @@ class Edit:
 
     Args:
         site: One of :data:`SITES`.
-        change: From the chosen part of the tensor, its hook point and its labels to the new value, which may be
-            broadcast. It must not write into its argument.
+        change: From the chosen part of the tensor, its hook point and its labels to the new value,
+            which may be broadcast. It must not write into its argument.
         modules: As for ``capture``.
-        layers: As for ``capture``: in an encoder-decoder of both stacks, unless ``modules`` names those of one.
-        heads: As for ``capture``; of ``k`` and ``v`` key-value heads. Here and below values are in the order of the
-            selection.
-        queries: Positions of the text, for all sites but ``k`` and ``v``; negative ones count from the newest.
-        keys: Positions of the text (of the memory, in cross-attention), for ``k``, ``v``, ``scores`` and ``weights``.
+        layers: As for ``capture``: in an encoder-decoder of both stacks, unless ``modules`` names
+            those of one.
+        heads: As for ``capture``; of ``k`` and ``v`` key-value heads. Here and below values are in
+            the order of the selection.
+        queries: Positions of the text, for all sites but ``k`` and ``v``; negative ones count from
+            the newest.
+        keys: Positions of the text (of the memory, in cross-attention), for ``k``, ``v``,
+            ``scores`` and ``weights``.
         examples: Rows of the batch.
         experts: For ``router`` and ``experts``.
         run: The run whose values are used, which must be one of the same model.
-        elementwise: Whether each number changes without regard to the others. Only then may ``change`` give weights to
-            keys that the model masks, which keep 0.
+        elementwise: Whether each number changes without regard to the others. Only then may
+            ``change`` give weights to keys that the model masks, which keep 0.
     """
 
     site: str
@@ -57,21 +64,36 @@ class Edit:
 
     def __post_init__(self) -> None:
         if self.site not in SITES:
-            raise InputError(f"site = {self.site!r}", f"one of {', '.join(SITES)}", meant_site(self.site, SITES))
+            raise InputError(
+                f"site = {self.site!r}", f"one of {', '.join(SITES)}", meant_site(self.site, SITES)
+            )
         axes = AXES[self.site]
-        for name, axis in (("heads", "head"), ("queries", "query"), ("keys", "key"), ("experts", "expert")):
+        for name, axis in (
+            ("heads", "head"),
+            ("queries", "query"),
+            ("keys", "key"),
+            ("experts", "expert"),
+        ):
             given = getattr(self, name) is not None
             fits = axis in axes or (name == "experts" and self.site == "experts")
-            got = f"{name} of the site {self.site}, which has the axes {', '.join(axes)}"
-            require(not given or fits, got, "a selection on one of these axes", f"Omit {name}, or choose another site.")
+            if given and not fits:
+                raise InputError(
+                    got=f"{name} of the site {self.site}, which has the axes {', '.join(axes)}",
+                    expected="a selection on one of these axes",
+                    fix=f"Omit {name}, or choose another site.",
+                )
 
 
 class MaskEdit(Edit):
-    """An edit of scores that gives -inf or 0, which the kernel's mask makes: no scores are in memory."""
+    """An edit of scores that gives -inf or 0, which the kernel's mask makes: no scores are in
+    memory.
+    """
 
 
 class FactorEdit(Edit):
-    """An edit that multiplies: what is 0, such as the weight of a key that the model masks, stays 0."""
+    """An edit that multiplies: what is 0, such as the weight of a key that the model masks, stays
+    0.
+    """
 
 
 class SinkEdit(Edit):
@@ -81,16 +103,25 @@ class SinkEdit(Edit):
 def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any) -> Edit:
     """Replace the chosen part of a site by ``function`` of it; ``where``: see :class:`Edit`.
 
-    ``function`` receives a copy with the site's axes (see ``capture``) and returns what can be broadcast to it. The
-    site ``experts`` is an exception: it receives ``[choice, dim]``, a row for each token that chose the expert. Calls
-    with equal values must give equal values: a capture of what follows from the site may call it once more. Of
-    ``weights``, it must give 0 for keys that the model masks, whose weights are 0.
+    ``function`` receives a copy with the site's axes (see ``capture``) and returns what can be
+    broadcast to it. The
+    site ``experts`` is an exception: it receives ``[choice, dim]``, a row for each token that chose
+    the expert. Calls
+    with equal values must give equal values: a capture of what follows from the site may call it
+    once more. Of ``weights``, it must give 0 for keys that the model masks, whose weights are 0.
     """
 
     def changed(values: Tensor, point: HookPoint, labels: Labels) -> Tensor | float:
         new = function(values.clone())
-        got = f"a change of {site} at {point.name} whose function returns {type(new).__name__}"
-        require(isinstance(new, Tensor | float | int), got, "a tensor or a number", "Return the new value.")
+        if not isinstance(new, Tensor | float | int):
+            raise InputError(
+                got=(
+                    f"a change of {site} at {point.name} whose function returns "
+                    f"{type(new).__name__}"
+                ),
+                expected="a tensor or a number",
+                fix="Return the new value.",
+            )
         return new
 
     return _edit(site, changed, where)
@@ -98,7 +129,13 @@ def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any
 
 def zero(site: str, **where: Any) -> Edit:
     """Set to 0: zero ablation. Of ``router``, which is probabilities, that forbids the expert."""
-    return _edit(site, lambda values, point, labels: torch.zeros_like(values), where, FactorEdit, elementwise=True)
+    return _edit(
+        site,
+        lambda values, point, labels: torch.zeros_like(values),
+        where,
+        FactorEdit,
+        elementwise=True,
+    )
 
 
 def scale(site: str, factor: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
@@ -121,40 +158,55 @@ def add(site: str, vector: Float[Tensor, "..."] | float | int, **where: Any) -> 
     return _edit(site, added, where, elementwise=True)
 
 
-def _broadcast(name: str, value: Tensor | float | int, values: Tensor, where: str) -> Tensor | float | int:
+def _broadcast(
+    name: str, value: Tensor | float | int, values: Tensor, where: str
+) -> Tensor | float | int:
     """``value`` in the type of ``values``, to which it can be broadcast."""
     if not isinstance(value, Tensor):
         return value
     ends = zip(reversed(value.shape), reversed(values.shape), strict=False)
     fits = value.dim() <= values.dim() and all(size in (1, whole) for size, whole in ends)
-    got = f"{name} of {value.dtype} and shape {list(value.shape)} for {where}"
-    fix = "Pass a real tensor of the site's width."
-    require(fits and not value.is_complex(), got, f"what can be broadcast to {list(values.shape)}", fix)
+    if not fits or value.is_complex():
+        raise InputError(
+            got=f"{name} of {value.dtype} and shape {list(value.shape)} for {where}",
+            expected=f"what can be broadcast to {list(values.shape)}",
+            fix="Pass a real tensor of the site's width.",
+        )
     return value.to(values)
 
 
 def put(site: str, value: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
-    """Replace by ``value``, which is broadcast, in the order of the selections; of ``weights``, it forces an attention
-    pattern, in which keys that the model masks keep 0."""
+    """Replace by ``value``, which is broadcast, in the order of the selections; of ``weights``, it
+    forces an attention pattern, in which keys that the model masks keep 0.
+    """
     return _edit(site, lambda values, point, labels: value, where, elementwise=True)
 
 
-def patch(site: str, run: Captured, *, positions: Mapping[int, int] | None = None, **where: Any) -> Edit:
+def patch(
+    site: str, run: Captured, *, positions: Mapping[int, int] | None = None, **where: Any
+) -> Edit:
     """Replace by what another run computed at the same place: activation patching.
 
     Args:
         site: The site, which ``run`` has captured for all that ``where`` names.
-        run: A capture of a run of the same model, with one call for each position: of as many texts as are edited, of
-            all texts of the batch, from which the edited ones are taken, or of one text for all.
-        positions: From positions of the texts that are edited to those of ``run``, instead of ``queries`` or ``keys``,
-            for runs of texts of another length; negative ones count from the end.
+        run: A capture of a run of the same model, with one call for each position: of as many texts
+            as are edited, of all texts of the batch, from which the edited ones are taken, or of
+            one text for all.
+        positions: From positions of the texts that are edited to those of ``run``, instead of
+            ``queries`` or ``keys``, for runs of texts of another length; negative ones count from
+            the end.
         where: See :class:`Edit`.
     """
     _check_run("a patch", site, run)
     axis = _across(site)
     if positions is not None:
         selector = {"query": "queries", "key": "keys"}[axis]
-        require(selector not in where, f"positions and {selector}", "one of them", f"Omit {selector}.")
+        if selector in where:
+            raise InputError(
+                got=f"positions and {selector}",
+                expected="one of them",
+                fix=f"Omit {selector}.",
+            )
         where[selector] = tuple(positions)
 
     def taken(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
@@ -162,33 +214,72 @@ def patch(site: str, run: Captured, *, positions: Mapping[int, int] | None = Non
         (rows,), (length,) = labels["rows"], labels["length"]
         got = f"a patch of {site} at {point.name}"
         records = run.of(site).get(point.name, [])
-        require(bool(records), got, f"a capture of it: {sorted(run.of(site))}", _CAPTURE)
+        if not bool(records):
+            raise InputError(
+                got=got,
+                expected=f"a capture of it: {sorted(run.of(site))}",
+                fix=_CAPTURE,
+            )
         lengths = {record.length for record in records}
         if positions is not None:
             total = max(length for length in lengths if length is not None)
-            source = {place + length if place < 0 else place: there for place, there in positions.items()}
+            source = {
+                place + length if place < 0 else place: there for place, there in positions.items()
+            }
             wrong = [there for there in source.values() if not -total <= there < total]
             was = f"{got} from positions {wrong} of a text of {total}"
-            require(not wrong, was, f"numbers from {-total} to {total - 1}", "Choose among these.")
+            if wrong:
+                raise InputError(
+                    got=was,
+                    expected=f"numbers from {-total} to {total - 1}",
+                    fix="Choose among these.",
+                )
             was = f"{got}, positions = {dict(positions)}, of which two keys are one position of {length}"
-            require(len(source) == len(positions), was, "one source for each position", "Omit one of them.")
+            if len(source) != len(positions):
+                raise InputError(
+                    got=was,
+                    expected="one source for each position",
+                    fix="Omit one of them.",
+                )
             source = {place: there % total for place, there in source.items()}
             asked = tuple(source[each] for each in asked)
         having = [record for record in records if set(asked) <= set(_places(record, axis))]
-        missing = [each for each in asked if all(each not in _places(record, axis) for record in records)]
-        require(bool(having), f"{got}, {axis} {missing or asked}", f"{axis} in {_places(records[-1], axis)}", _CAPTURE)
+        missing = [
+            each for each in asked if all(each not in _places(record, axis) for record in records)
+        ]
+        if not bool(having):
+            raise InputError(
+                got=f"{got}, {axis} {missing or asked}",
+                expected=f"{axis} in {_places(records[-1], axis)}",
+                fix=_CAPTURE,
+            )
         equal = [record for record in having if positions is not None or record.length == length]
-        other = f"{got} in a text of {length} positions from one of {sorted(map(str, lengths))[0]}"
-        require(bool(equal), other, "texts of equal length", "Say which position is which: positions={here: there}.")
-        several = f"{got} from a capture of {len(equal)} calls with these positions"
-        require(len(equal) == 1, several, "one of them", "Capture the run that is meant alone.")
+        if not bool(equal):
+            raise InputError(
+                got=(
+                    f"{got} in a text of {length} positions from one of "
+                    f"{sorted(map(str, lengths))[0]}"
+                ),
+                expected="texts of equal length",
+                fix="Say which position is which: positions={here: there}.",
+            )
+        if len(equal) != 1:
+            raise InputError(
+                got=f"{got} from a capture of {len(equal)} calls with these positions",
+                expected="one of them",
+                fix="Capture the run that is meant alone.",
+            )
         found = _chosen(equal[0].values, equal[0], axis, asked, got)
         found = _chosen(found, equal[0], "head", labels.get("head"), got)
         if len(found) == rows:
             found = _picked(found, 0, labels["batch"])
         fits = found.shape[1:] == values.shape[1:] and len(found) in (1, len(values))
-        fix = "Run both on as many texts, or one for all."
-        require(fits, f"{got} of shape {list(found.shape)}", f"{list(values.shape)}, or one example", fix)
+        if not fits:
+            raise InputError(
+                got=f"{got} of shape {list(found.shape)}",
+                expected=f"{list(values.shape)}, or one example",
+                fix="Run both on as many texts, or one for all.",
+            )
         return found
 
     return _edit(site, taken, where, run=run)
@@ -200,26 +291,43 @@ Over = Literal["all", "position"]
 def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) -> Edit:
     """Replace by the mean of a reference run: mean ablation.
 
-    A reference run with padding is refused, since padding would count: give it texts of one length, or one by one.
+    A reference run with padding is refused, since padding would count: give it texts of one length,
+    or one by one.
 
     Args:
         site: As for :func:`patch`.
         run: A capture of a run of the same model.
-        over: ``"position"``: over the texts, for each position its own; the run has texts of the length that is edited.
-            ``"all"``, or None: over the texts and positions of all calls. Many real models have values at the first
-            position that are hundreds of times as large as others; None is refused where it is more than 10 times.
+        over: ``"position"``: over the texts, for each position its own; the run has texts of the
+            length that is edited. ``"all"``, or None: over the texts and positions of all calls.
+            Many real models have values at the first position that are hundreds of times as large
+            as others; None is refused where it is more than 10 times.
         where: See :class:`Edit`.
     """
     _check_run("a mean", site, run)
-    require(over in (None, *get_args(Over)), f"over = {over!r}", "'position' or 'all'", "Choose one of these.")
+    if over not in (None, *get_args(Over)):
+        raise InputError(
+            got=f"over = {over!r}",
+            expected="'position' or 'all'",
+            fix="Choose one of these.",
+        )
     axis = _across(site)
 
     def averaged(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         got = f"a mean of {site} at {point.name}"
         records = run.of(site).get(point.name, [])
-        require(bool(records), got, f"a capture of it: {sorted(run.of(site))}", _CAPTURE)
+        if not bool(records):
+            raise InputError(
+                got=got,
+                expected=f"a capture of it: {sorted(run.of(site))}",
+                fix=_CAPTURE,
+            )
         fix = "Give the reference run texts of one length, or one text at a time."
-        require(not any(each.padded for each in records), f"{got} from texts with padding", "no padding", fix)
+        if any(each.padded for each in records):
+            raise InputError(
+                got=f"{got} from texts with padding",
+                expected="no padding",
+                fix=fix,
+            )
         record = records[-1]
         across = record.axes.index(axis)
         if over == "position":
@@ -228,7 +336,12 @@ def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) ->
                 whole = each.length == length and tuple(_places(each, axis)) == tuple(range(length))
                 was = f"{got} for each of {length} positions, from a text of {each.length}"
                 fix = "Use texts of equal length, or over='all'."
-                require(whole, was, "a reference of the same length, captured whole", fix)
+                if not whole:
+                    raise InputError(
+                        got=was,
+                        expected="a reference of the same length, captured whole",
+                        fix=fix,
+                    )
             found = torch.cat([each.values for each in records]).mean(0, keepdim=True)
             found = _picked(found, across, labels[axis])
         else:
@@ -245,13 +358,21 @@ def _check_first(records: Sequence[Record], axis: str, got: str) -> None:
     first: list[Tensor] = []
     others: list[Tensor] = []
     for record in records:
-        for place, values in zip(_places(record, axis), record.values.unbind(record.axes.index(axis)), strict=True):
+        for place, values in zip(
+            _places(record, axis), record.values.unbind(record.axes.index(axis)), strict=True
+        ):
             (others if place else first).append(values.detach().double().square().mean())
     if first and others:
         factor = float((torch.stack(first).mean() / torch.stack(others).mean()).sqrt())
-        was = f"{got} over all positions, of which the first is {factor:.0f} times as large as the others"
-        fix = "Pass over='position', or over='all' if that is meant."
-        require(not factor > _FIRST, was, "a mean in which no position drowns the others", fix)
+        if factor > _FIRST:
+            raise InputError(
+                got=(
+                    f"{got} over all positions, of which the first is {factor:.0f} times as large "
+                    "as the others"
+                ),
+                expected="a mean in which no position drowns the others",
+                fix="Pass over='position', or over='all' if that is meant.",
+            )
 
 
 _FIRST = 10
@@ -267,13 +388,20 @@ def _places(record: Record, axis: str) -> Sequence[int]:
     return found
 
 
-def _chosen(values: Tensor, record: Record, axis: str, chosen: Sequence[int] | None, got: str) -> Tensor:
+def _chosen(
+    values: Tensor, record: Record, axis: str, chosen: Sequence[int] | None, got: str
+) -> Tensor:
     """The chosen heads or positions of a record's values, in their order."""
     there = record.heads if axis == "head" else _places(record, axis)
     if chosen is None or there is None:
         return values
     missing = [each for each in chosen if each not in there]
-    require(not missing, f"{got}, {axis} {missing}", f"{axis} in {there}", _CAPTURE)
+    if missing:
+        raise InputError(
+            got=f"{got}, {axis} {missing}",
+            expected=f"{axis} in {there}",
+            fix=_CAPTURE,
+        )
     return _picked(values, record.axes.index(axis), [there.index(each) for each in chosen])
 
 
@@ -282,7 +410,9 @@ def _picked(values: Tensor, dim: int, places: Sequence[int]) -> Tensor:
 
 
 def forbid(queries: Selection | None = None, keys: Selection | None = None, **where: Any) -> Edit:
-    """Forbid that ``queries`` attend to ``keys``, of which one has to see another. It is a mask of the fused kernel."""
+    """Forbid that ``queries`` attend to ``keys``, of which one has to see another. It is a mask of
+    the fused kernel.
+    """
     _require_selections("scores", where)
     return MaskEdit("scores", infinite, queries=queries, keys=keys, **where)
 
@@ -295,7 +425,9 @@ def remove_sinks(
 
 
 def force_experts(experts: Selection, **where: Any) -> Edit:
-    """Route to these experts alone, weighed by the router's own scores; the chosen ``queries`` only."""
+    """Route to these experts alone, weighed by the router's own scores; the chosen ``queries``
+    only.
+    """
 
     def kept(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         chosen = torch.tensor(select("experts", experts, values.shape[-1]), device=values.device)
@@ -320,19 +452,37 @@ def _edit(
 
 def _require_selections(site: str, where: Any) -> None:
     unknown = [name for name in where if name not in _SELECTIONS]
-    fix = "Choose among these; change(site, function) reaches a part that they do not."
-    require(not unknown, f"{', '.join(unknown)} of an edit of {site}", f"selections by {', '.join(_SELECTIONS)}", fix)
+    if unknown:
+        raise InputError(
+            got=f"{', '.join(unknown)} of an edit of {site}",
+            expected=f"selections by {', '.join(_SELECTIONS)}",
+            fix="Choose among these; change(site, function) reaches a part that they do not.",
+        )
 
 
 def _require_numbers(what: str, value: Any) -> None:
     known = isinstance(value, float | int) or hasattr(value, "__array__")
-    require(known, f"{what} of type {type(value).__name__}", "a tensor or a number", "Pass torch.tensor(...) of it.")
+    if not known:
+        raise InputError(
+            got=f"{what} of type {type(value).__name__}",
+            expected="a tensor or a number",
+            fix="Pass torch.tensor(...) of it.",
+        )
 
 
 def _check_run(name: str, site: str, run: Captured) -> None:
-    require(site not in ("experts", "scores", "weights"), f"{name} of {site}", "another site", "Use put(...).")
-    got = f"{name} of {site} from {type(run).__name__}"
-    require(isinstance(run, Captured), got, "what capture() gives", "Use put(site, value) for a tensor.")
+    if site in ("experts", "scores", "weights"):
+        raise InputError(
+            got=f"{name} of {site}",
+            expected="another site",
+            fix="Use put(...).",
+        )
+    if not isinstance(run, Captured):
+        raise InputError(
+            got=f"{name} of {site} from {type(run).__name__}",
+            expected="what capture() gives",
+            fix="Use put(site, value) for a tensor.",
+        )
 
 
 def infinite(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:

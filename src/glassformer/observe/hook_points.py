@@ -1,4 +1,6 @@
-"""Hook points: the modules of a model whose computation can be captured, and how to select among them."""
+"""Hook points: the modules of a model whose computation can be captured, and how to select among
+them.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.handcraft.single_head import SingleHead
 from glassformer.kernels.dispatch import autocast_dtype
 from glassformer.layers.blocks import Block, is_hooked
@@ -21,17 +23,23 @@ from glassformer.observe.site_names import meant_site
 
 Role = Literal["attention", "block", "ffn", "experts", "embedding", "logits"]
 Where = Literal["input", "output", "first input", "first output"]
-"""Where a tensor is read or replaced: at a module's input or output, after its other hooks or before them."""
+"""Where a tensor is read or replaced: at a module's input or output, after its other hooks or
+before them.
+"""
 
 Selection = int | slice | Sequence[int]
-"""Indices; negative ones count from the end. Values are in the order of the indices; a repeated one counts once."""
+"""Indices; negative ones count from the end. Values are in the order of the indices; a repeated one
+counts once.
+"""
 Heads = Selection | Mapping[int, Selection] | Mapping[str, Selection]
 """Heads of every attention, or of each layer, or of each module."""
 Modules = Sequence[str] | Callable[[str, nn.Module], bool]
 """Names of modules in ``model.named_modules()``, or a predicate on name and module."""
 
 Routed = tuple[Tensor, Tensor, Tensor]
-"""Probabilities of all experts, indices of the chosen ones and their routing weights; all [batch, position, ...]."""
+"""Probabilities of all experts, indices of the chosen ones and their routing weights; all [batch,
+position, ...].
+"""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -85,8 +93,10 @@ class AttentionPoint(HookPoint):
         heads: Query heads.
         group: Query heads for each key-value head.
         has_sinks: Whether its softmax has sinks.
-        out_proj: The module whose input is the output of all heads, [batch, query, head * value_dim].
-        residual_writer: The module whose output, or the first part of it, is added to the residual stream.
+        out_proj: The module whose input is the output of all heads, [batch, query, head *
+            value_dim].
+        residual_writer: The module whose output, or the first part of it, is added to the residual
+            stream.
         post_norm: Whether a norm stands between the sum over heads and the stream.
     """
 
@@ -133,8 +143,8 @@ class BlockPoint(HookPoint):
     """A block.
 
     Args:
-        between: The norm whose input (of a pre-norm block) or output is the residual stream before the ffn; None where
-            attention and ffn are parallel.
+        between: The norm whose input (of a pre-norm block) or output is the residual stream before
+            the ffn; None where attention and ffn are parallel.
         pre_norm: Whether its norms stand before its parts.
         norms: The norms of the sums of a post-norm block of ``transformers``.
     """
@@ -161,11 +171,13 @@ class BlockPoint(HookPoint):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FeedForwardPoint(HookPoint):
-    """A feed-forward network, or a mixture of experts as one; its output is added to the residual stream.
+    """A feed-forward network, or a mixture of experts as one; its output is added to the residual
+    stream.
 
     Args:
         reads: The module whose input is what it reads.
-        down_proj: The last projection of a dense network, whose input is the neurons after their activation.
+        down_proj: The last projection of a dense network, whose input is the neurons after their
+            activation.
     """
 
     reads: nn.Module | None
@@ -223,7 +235,8 @@ class LogitsPoint(HookPoint):
     """The module that computes the logits.
 
     Args:
-        owner: Of ``transformers``: the module whose argument ``logits_to_keep`` chooses their positions.
+        owner: Of ``transformers``: the module whose argument ``logits_to_keep`` chooses their
+            positions.
     """
 
     owner: nn.Module | None
@@ -240,7 +253,9 @@ _KINDS: tuple[type[HookPoint], ...] = (
     MixturePoint,
     LogitsPoint,
 )
-ROLES: Mapping[str, Role] = MappingProxyType({site: kind.role for kind in _KINDS for site in kind.sites})
+ROLES: Mapping[str, Role] = MappingProxyType(
+    {site: kind.role for kind in _KINDS for site in kind.sites}
+)
 """The role of the hook points at which each kind of record is captured."""
 
 Point = TypeVar("Point", bound=HookPoint)
@@ -252,7 +267,9 @@ def of_kind(points: Iterable[HookPoint], kind: type[Point]) -> list[Point]:
 
 
 def has_post_norm(points: Iterable[HookPoint]) -> bool:
-    """Return whether a norm stands after one of the attentions or mixtures, before the residual stream."""
+    """Return whether a norm stands after one of the attentions or mixtures, before the residual
+    stream.
+    """
     parts = (point for point in points if isinstance(point, AttentionPoint | MixturePoint))
     return any(part.post_norm for part in parts)
 
@@ -268,7 +285,9 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             blocks[name] = module, layer
             yield from _points_of_block(name, module, layer, two_stacks and not _crosses(module))
         elif isinstance(module, GroupedQueryAttention | SingleHead):
-            owner = next((block for block in reversed(blocks) if name.startswith(f"{block}.")), None)
+            owner = next(
+                (block for block in reversed(blocks) if name.startswith(f"{block}.")), None
+            )
             if owner is None:
                 yield _own_attention(name, module, layer_of(name, lone_attentions), None, False)
                 lone_attentions += 1
@@ -326,12 +345,16 @@ def _points_of_block(name: str, block: Block, layer: int, source: bool) -> Itera
 
 
 def _own_between(block: Block) -> nn.Module | None:
-    """Return the norm at which the stream between attention and ffn is read, if there is such a stream."""
+    """Return the norm at which the stream between attention and ffn is read, if there is such a
+    stream.
+    """
     if block.parallel:
         return None
     if block.norm_place != "sum":
         return block.ffn_norm
-    return block.attention_norm if block.cross_attention is None else block.cross_attention_norm
+    if block.cross_attention is None:
+        return block.attention_norm
+    return block.cross_attention_norm
 
 
 def _own_attention(
@@ -392,15 +415,23 @@ def choose_points(
     """The chosen hook points, each with its chosen heads."""
     kinds = (what,) if isinstance(what, str) else tuple(what)
     if not kinds:
-        raise InputError(f"what = {what!r}", f"one or more of {', '.join(AXES)}", "Choose among these.")
+        raise InputError(
+            f"what = {what!r}", f"one or more of {', '.join(AXES)}", "Choose among these."
+        )
     for kind in kinds:
         if kind not in AXES:
-            raise InputError(f"what = {kind!r}", f"one or more of {', '.join(AXES)}", meant_site(kind, AXES))
+            raise InputError(
+                f"what = {kind!r}", f"one or more of {', '.join(AXES)}", meant_site(kind, AXES)
+            )
     roles = {ROLES[kind] for kind in kinds}
     there = [point for point in points if point.role in roles]
     _require_kinds(kinds, there, "a model without any hook point for it")
     found = _by_name(there, modules)
-    found = [point for point in found if layers is None or point.layer in _layers_of(layers, point, there)]
+    found = [
+        point
+        for point in found
+        if layers is None or point.layer in _layers_of(layers, point, there)
+    ]
     chosen: dict[HookPoint, tuple[int, ...]] = {}
     for point in found:
         if not isinstance(point, AttentionPoint):
@@ -419,14 +450,25 @@ def choose_points(
                 fix=f"Choose among {attention.heads}.",
             )
     if isinstance(heads, Mapping):
-        known = {key for point in of_kind(there, AttentionPoint) for key in (point.layer, point.name)}
+        known = {
+            key for point in of_kind(there, AttentionPoint) for key in (point.layer, point.name)
+        }
         unknown = [key for key in heads if key not in known]
-        require(
-            not unknown, f"heads of {unknown}", f"keys among {sorted(known, key=str)}", "Use layers or module names."
-        )
-        left_out = [key for key in heads if all(key not in (point.layer, point.name) for point in chosen)]
-        got = f"heads of {left_out}, which layers or modules leave out"
-        require(not left_out, got, "heads of what is chosen", "Omit layers and modules.")
+        if unknown:
+            raise InputError(
+                got=f"heads of {unknown}",
+                expected=f"keys among {sorted(known, key=str)}",
+                fix="Use layers or module names.",
+            )
+        left_out = [
+            key for key in heads if all(key not in (point.layer, point.name) for point in chosen)
+        ]
+        if left_out:
+            raise InputError(
+                got=f"heads of {left_out}, which layers or modules leave out",
+                expected="heads of what is chosen",
+                fix="Omit layers and modules.",
+            )
     _require_kinds(kinds, list(chosen), "a selection of no module")
     return chosen
 
@@ -439,7 +481,12 @@ def select(name: str, selection: Selection | None, count: int) -> tuple[int, ...
         return tuple(range(count)[selection])
     numbers = whole_numbers(name, selection)
     wrong = [number for number in numbers if not -count <= number < count]
-    require(not wrong, f"{name} {wrong}", f"numbers from {-count} to {count - 1}", "Count from 0.")
+    if wrong:
+        raise InputError(
+            got=f"{name} {wrong}",
+            expected=f"numbers from {-count} to {count - 1}",
+            fix="Count from 0.",
+        )
     return tuple(dict.fromkeys(number % count for number in numbers))
 
 
@@ -448,7 +495,9 @@ def whole_numbers(name: str, selection: int | Sequence[int]) -> tuple[int, ...]:
     given = (selection,) if isinstance(selection, int) else selection
     fits = isinstance(given, Sequence) and not isinstance(given, str)
     if not fits or not all(isinstance(each, int) and not isinstance(each, bool) for each in given):
-        raise InputError(f"{name} = {selection!r}", "an integer, several, or a slice", "Count from 0.")
+        raise InputError(
+            f"{name} = {selection!r}", "an integer, several, or a slice", "Count from 0."
+        )
     return tuple(given)
 
 
@@ -465,8 +514,16 @@ def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) 
             }
             got = f"{got}: {lacks.get(kind, 'blocks whose parts are not found')}"
         alone = kind in ("embedding", "logits")
-        fix = "Capture it in a block of its own, without layers." if alone else "Choose other kinds or modules."
-        require(fits, f"what = {kind!r} and {got}", expected, fix)
+        if not fits:
+            raise InputError(
+                got=f"what = {kind!r} and {got}",
+                expected=expected,
+                fix=(
+                    "Capture it in a block of its own, without layers."
+                    if alone
+                    else "Choose other kinds or modules."
+                ),
+            )
 
 
 def _by_name(there: Sequence[HookPoint], modules: Modules | None) -> list[HookPoint]:
@@ -476,18 +533,41 @@ def _by_name(there: Sequence[HookPoint], modules: Modules | None) -> list[HookPo
     if callable(modules):
         found = [point for point in there if modules(point.name, point.module)]
     else:
-        require(not isinstance(modules, str), f"modules = {modules!r}", "a list of names", f"Write [{modules!r}].")
-        names = {point: {name for name in modules if f"{point.name}.".startswith(f"{name}.")} for point in there}
+        if isinstance(modules, str):
+            raise InputError(
+                got=f"modules = {modules!r}",
+                expected="a list of names",
+                fix=f"Write [{modules!r}].",
+            )
+        names = {
+            point: {name for name in modules if f"{point.name}.".startswith(f"{name}.")}
+            for point in there
+        }
         unknown = [name for name in modules if not any(name in each for each in names.values())]
-        require(not unknown, f"modules {unknown}", f"among {known}", "Use names of find_hook_points().")
+        if unknown:
+            raise InputError(
+                got=f"modules {unknown}",
+                expected=f"among {known}",
+                fix="Use names of find_hook_points().",
+            )
         found = [point for point, matching in names.items() if matching]
-    require(len(found) > 0, "a selection of no module", f"at least one of {known}", "Omit modules to capture all.")
+    if len(found) <= 0:
+        raise InputError(
+            got="a selection of no module",
+            expected=f"at least one of {known}",
+            fix="Omit modules to capture all.",
+        )
     return found
 
 
 def _layers_of(layers: Selection, point: HookPoint, there: Sequence[HookPoint]) -> tuple[int, ...]:
-    """The chosen layers of a hook point's stack; indices that only the other stack has are left out."""
-    counts = [max((each.layer for each in there if each.source == source), default=-1) + 1 for source in (False, True)]
+    """The chosen layers of a hook point's stack; indices that only the other stack has are left
+    out.
+    """
+    counts = [
+        max((each.layer for each in there if each.source == source), default=-1) + 1
+        for source in (False, True)
+    ]
     if not isinstance(layers, slice):
         longest = max(counts)
         select("layers", layers, longest)
@@ -497,19 +577,30 @@ def _layers_of(layers: Selection, point: HookPoint, there: Sequence[HookPoint]) 
 
 
 def _route(module: MixtureOfExperts | PackedMixture, x: Tensor) -> Routed:
-    got = f"a {type(module).__name__} whose router has hooks"
-    require(not is_hooked(module.router), got, "choices by scores alone", "Hook router.score in place of router.")
+    if is_hooked(module.router):
+        raise InputError(
+            got=f"a {type(module).__name__} whose router has hooks",
+            expected="choices by scores alone",
+            fix="Hook router.score in place of router.",
+        )
     shares, choices, scores = module.router.choose(x)
-    return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)), choices, shares
+    return (
+        scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)),
+        choices,
+        shares,
+    )
 
 
 def _expert_outputs(module: MixtureOfExperts | PackedMixture, x: Tensor, choices: Tensor) -> Tensor:
     return one_by_one(module.mix, x.to(autocast_dtype(x)), choices)  # as the mixture itself does
 
 
-def one_by_one(mix: Callable[[Tensor, Tensor, Tensor], Tensor], x: Tensor, choices: Tensor) -> Tensor:
+def one_by_one(
+    mix: Callable[[Tensor, Tensor, Tensor], Tensor], x: Tensor, choices: Tensor
+) -> Tensor:
     """The output of each chosen expert; ``mix`` takes tokens, routing weights and choices."""
-    tokens, each = x.reshape(-1, x.shape[-1]), choices.reshape(-1, choices.shape[-1])
+    tokens = x.reshape(-1, x.shape[-1])
+    each = choices.reshape(-1, choices.shape[-1])
     ones = tokens.new_ones(len(tokens), 1)
     made = [mix(tokens, ones, choice) for choice in each.split(1, dim=1)]
     return torch.stack(made, 1).view(*choices.shape, -1)

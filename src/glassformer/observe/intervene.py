@@ -1,4 +1,6 @@
-"""Change what a running model computes, at the sites that :func:`~glassformer.observe.capture.capture` reads."""
+"""Change what a running model computes, at the sites that
+:func:`~glassformer.observe.capture.capture` reads.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -8,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.layers.attention import Attended, Rewrite, boolean_mask
 from glassformer.layers.opened import entries, opened
 from glassformer.observe import hugging_face
@@ -36,19 +38,22 @@ Axis = Literal["queries", "keys"]
 def intervene(model: Any, *edits: Edit) -> Iterator[None]:
     """Change what ``model`` computes within the ``with`` block and its thread::
 
-        with intervene(model, zero("heads", layers=3, heads=5), add("residual", 4 * direction, layers=6, queries=-1)):
+        with intervene(model, zero("heads", layers=3, heads=5), add("residual", 4 * direction,
+        layers=6, queries=-1)):
             logits = model(tokens)
 
-    Edits of one site are made in their order, those of outer blocks first. A capture in the block, or around it, reads
-    the edited values. What no edit names is computed as before and by the same kernels: changed scores and weights hold
-    the matrix of the heads that they name, while forbidden edges and removed sinks are left to the fused kernel. Where
-    the model masks a key, its score stays -inf and its weight 0. Gradients flow through edits. In cached generation
-    each step is a call, and an edit reaches the positions that the call computes; edits of ``k`` and ``v`` reach all
-    keys that it reads.
+    Edits of one site are made in their order, those of outer blocks first. A capture in the block,
+    or around it, reads the edited values. What no edit names is computed as before and by the same
+    kernels: changed scores and weights hold the matrix of the heads that they name, while forbidden
+    edges and removed sinks are left to the fused kernel. Where the model masks a key, its score
+    stays -inf and its weight 0. Gradients flow through edits. In cached generation each step is a
+    call, and an edit reaches the positions that the call computes; edits of ``k`` and ``v`` reach
+    all keys that it reads.
 
     Args:
-        model: A model of glassformer's, or one of ``transformers`` that goes through its attention interface; or a
-            ``LanguageModel``, as :func:`glassformer.load` gives it; not a compiled one.
+        model: A model of glassformer's, or one of ``transformers`` that goes through its attention
+            interface; or a ``LanguageModel``, as :func:`glassformer.load` gives it; not a compiled
+            one.
         edits: Made by the functions of :mod:`glassformer.observe.edits`.
 
     Example:
@@ -62,27 +67,44 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
         False
 
     Raises:
-        InputError: A compiled model; a site, module, layer or head that the model does not have; a patch or mean of a
-            run of another model. From within the model:
-            a position, example or expert that does not exist, a value that does not fit, or NaN. At the end of the
+        InputError: A compiled model; a site, module, layer or head that the model does not have; a
+            patch or mean of a run of another model. From within the model:
+            a position, example or expert that does not exist, a value that does not fit, or NaN. At
+            the end of the
             block: an edit that no call has reached.
     """
     model = model if isinstance(model, nn.Module) else network_of(model)
-    require(
-        not hasattr(model, "_orig_mod"), "a compiled model", "the plain one", "Pass the model before torch.compile()."
-    )
+    if hasattr(model, "_orig_mod"):
+        raise InputError(
+            got="a compiled model",
+            expected="the plain one",
+            fix="Pass the model before torch.compile().",
+        )
     wrong = next((type(edit).__name__ for edit in edits if not isinstance(edit, Edit)), None)
-    require(wrong is None, f"an edit of type {wrong}", "edits of observe.edits", "Pass them one by one: *edits.")
+    if wrong is not None:
+        raise InputError(
+            got=f"an edit of type {wrong}",
+            expected="edits of observe.edits",
+            fix="Pass them one by one: *edits.",
+        )
     for edit in edits:
-        origin = None if edit.run is None or edit.run.model is None else edit.run.model()
+        if edit.run is None or edit.run.model is None:
+            origin = None
+        else:
+            origin = edit.run.model()
         own = origin is None or origin is model
         name = type(origin).__name__
-        require(own, f"{edit.site} from a run of another {name}", "a run of this model", "Use put(site, values).")
+        if not own:
+            raise InputError(
+                got=f"{edit.site} from a run of another {name}",
+                expected="a run of this model",
+                fix="Use put(site, values).",
+            )
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model) if edits else ()
     plans = [_plan(edit, points) for edit in edits]
-    # The scope ends first, and with it all changes. The stack is entered twice: if Ctrl-C comes while it is closed, its
-    # second closing does the rest.
+    # The scope ends first, and with it all changes. The stack is entered twice: if Ctrl-C comes
+    # while it is closed, its second closing does the rest.
     with ExitStack() as attached, attached, scope() as here:
         if plans:
             attached.enter_context(uncompiled())
@@ -91,10 +113,17 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
             Attachment(attached, here, points, foreign, plans)
         yield
     missed = "; ".join(missing for plan in plans if (missing := plan.missing()))
-    got, fix = f"edits that no call reached: {missed}", "Check queries, keys."
+    got = f"edits that no call reached: {missed}"
+    fix = "Check queries, keys."
     if missed and here.elsewhere:
-        got, fix = f"{got}, while another thread ran the model", "Open the block in the thread that runs the model."
-    require(not missed, got, "positions that the model computes", fix)
+        got = f"{got}, while another thread ran the model"
+        fix = "Open the block in the thread that runs the model."
+    if missed:
+        raise InputError(
+            got=got,
+            expected="positions that the model computes",
+            fix=fix,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +134,9 @@ class _Copies:
 
 
 def repeating(copies: int) -> AbstractContextManager[None]:
-    """Within the block a batch holds so many copies of the texts: edits of outer blocks change each as if alone."""
+    """Within the block a batch holds so many copies of the texts: edits of outer blocks change each
+    as if alone.
+    """
     return opened(_Copies(copies))
 
 
@@ -123,7 +154,9 @@ class _Plan:
     points: dict[HookPoint, tuple[int, ...]]
     reached: bool = False
     copies: int = 1
-    """How many copies of the texts a call had when the block was opened: more within a step of a sweep."""
+    """How many copies of the texts a call had when the block was opened: more within a step of a
+    sweep.
+    """
     length: int = 0
     """The positions of the text that is running by now."""
     found: dict[Axis, set[int]] = field(default_factory=lambda: {"queries": set(), "keys": set()})
@@ -154,18 +187,24 @@ class _Plan:
         heads = self.points[visit.point]
         if self.site == "q":
             labels: Labels = {"head": heads, "query": positions}
-            return replace(call, q=self.apply(call.q, visit.point, {"head": heads, "query": rows}, labels))
+            return replace(
+                call, q=self.apply(call.q, visit.point, {"head": heads, "query": rows}, labels)
+            )
         keys, key_positions = self._keys(visit, call)
         if self.site in ("k", "v"):
             labels = {"head": heads, "key": key_positions}
             values = call.k if self.site == "k" else call.v
             new = self.apply(values, visit.point, {"head": heads, "key": keys}, labels)
-            return replace(call, k=new) if self.site == "k" else replace(call, v=new)
+            if self.site == "k":
+                return replace(call, k=new)
+            return replace(call, v=new)
         places: dict[str, Sequence[int]] = {"query": rows, "key": keys}
         labels = {"head": heads, "query": positions, "key": key_positions}
         return self._scored(visit, call, places, labels)
 
-    def _scored(self, visit: Visit, call: Attended, places: dict[str, Sequence[int]], labels: Labels) -> Attended:
+    def _scored(
+        self, visit: Visit, call: Attended, places: dict[str, Sequence[int]], labels: Labels
+    ) -> Attended:
         """Return a call of an attention whose scores or weights are rewritten."""
         point = visit.point
         heads = self.points[point]
@@ -187,15 +226,21 @@ class _Plan:
                 new = new.masked_fill(~allowed(), 0.0)
             if not reached or self._names("keys"):
                 is_weights = self.site == "weights"
-                seen = allowed().expand(len(values), -1, -1, -1) if is_weights else values != -torch.inf
+                if is_weights:
+                    seen = allowed().expand(len(values), -1, -1, -1)
+                else:
+                    seen = values != -torch.inf
                 self.reached = self._note_seen(seen, total, places, labels) or reached
             return new
 
         rewrite = Rewrite(self.site, heads, rewritten)  # type: ignore[arg-type]
         return replace(call, rewrites=(*call.rewrites, rewrite))
 
-    def _note_seen(self, seen: Tensor, total: int, places: dict[str, Sequence[int]], labels: Labels) -> bool:
-        """Note which of the chosen keys a chosen query sees in a text; return whether there are any.
+    def _note_seen(
+        self, seen: Tensor, total: int, places: dict[str, Sequence[int]], labels: Labels
+    ) -> bool:
+        """Note which of the chosen keys a chosen query sees in a text; return whether there are
+        any.
 
         Args:
             seen: Whether the model lets a query see a key, [batch, head, query, key].
@@ -206,20 +251,34 @@ class _Plan:
         texts = select("examples", self.edit.examples, len(seen) * self.copies // _copies())
         by_text = seen[list(texts)].any(1).any(0)
         are_seen = by_text[list(places["query"])][:, list(places["key"])].any(0).tolist()
-        self.note("keys", total, [key for key, is_seen in zip(labels["key"], are_seen, strict=True) if is_seen])
+        self.note(
+            "keys",
+            total,
+            [key for key, is_seen in zip(labels["key"], are_seen, strict=True) if is_seen],
+        )
         return any(are_seen)
 
-    def experts(self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]) -> tuple[Tensor, Tensor] | None:
-        """Return the outputs of chosen experts with the edit made, of tokens that chose them, and where it is made."""
+    def experts(
+        self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]
+    ) -> tuple[Tensor, Tensor] | None:
+        """Return the outputs of chosen experts with the edit made, of tokens that chose them, and
+        where it is made.
+        """
         point = visit.point
         assert isinstance(point, MixturePoint)
         rows, positions = self._rows(visit)
         copies = _copies() // self.copies
         examples = select("examples", self.edit.examples, len(choices) // copies)
-        experts = torch.tensor(select("experts", self.edit.experts, point.experts), device=choices.device)
-        index = torch.meshgrid(torch.tensor(examples), torch.tensor(rows, dtype=torch.long), indexing="ij")
+        experts = torch.tensor(
+            select("experts", self.edit.experts, point.experts), device=choices.device
+        )
+        index = torch.meshgrid(
+            torch.tensor(examples), torch.tensor(rows, dtype=torch.long), indexing="ij"
+        )
         is_edited = torch.zeros_like(choices, dtype=torch.bool)
-        for edited_copy, chosen_copy in zip(is_edited.chunk(copies), choices.chunk(copies), strict=True):
+        for edited_copy, chosen_copy in zip(
+            is_edited.chunk(copies), choices.chunk(copies), strict=True
+        ):
             edited_copy[index] = torch.isin(chosen_copy[index], experts)
         if not bool(is_edited.any()):
             return None
@@ -234,7 +293,9 @@ class _Plan:
         return before.index_put((is_edited,), torch.cat(changed)), is_edited
 
     def _rows(self, visit: Visit) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the chosen queries of a call, as indices in its tensor and as positions of the text."""
+        """Return the chosen queries of a call, as indices in its tensor and as positions of the
+        text.
+        """
         rows, positions = visit.rows(self.edit.queries)
         self.length = visit.total
         self.note("queries", self.length, positions)
@@ -260,13 +321,21 @@ class _Plan:
             self.note("keys", total, positions)
 
     def note(self, axis: Axis, total: int, positions: Sequence[int]) -> None:
-        """Keep which of the chosen queries or keys are among ``positions`` of a text that is ``total`` long by now."""
+        """Keep which of the chosen queries or keys are among ``positions`` of a text that is
+        ``total`` long by now.
+        """
         if self._names(axis):
             chosen = whole_numbers(axis, getattr(self.edit, axis))
-            self.found[axis] |= {number for number in chosen if (number + total if number < 0 else number) in positions}
+            self.found[axis] |= {
+                number
+                for number in chosen
+                if (number + total if number < 0 else number) in positions
+            }
 
     def _names(self, axis: Axis) -> bool:
-        """Return whether the edit names queries or keys one by one, each of which a call has to reach."""
+        """Return whether the edit names queries or keys one by one, each of which a call has to
+        reach.
+        """
         selection = getattr(self.edit, axis)
         return selection is not None and not isinstance(selection, slice)
 
@@ -282,18 +351,27 @@ class _Plan:
                     lost.append(f"{self.edit.site} at {axis} {unreached}")
         return ", ".join(lost)
 
-    def apply(self, values: Tensor, point: HookPoint, places: Mapping[str, Sequence[int]], labels: Labels) -> Tensor:
-        """``values`` with the change made at ``places``, indices on the site's axes; others are whole.
+    def apply(
+        self, values: Tensor, point: HookPoint, places: Mapping[str, Sequence[int]], labels: Labels
+    ) -> Tensor:
+        """``values`` with the change made at ``places``, indices on the site's axes; others are
+        whole.
 
-        ``labels`` are positions and heads of these places. Of the copies of a sweep each is changed as if alone.
+        ``labels`` are positions and heads of these places. Of the copies of a sweep each is changed
+        as if alone.
         """
         copies = _copies() // self.copies
         if copies > 1:
-            return torch.cat([self._applied(each, point, places, labels) for each in values.chunk(copies)])
+            return torch.cat(
+                [self._applied(each, point, places, labels) for each in values.chunk(copies)]
+            )
         return self._applied(values, point, places, labels)
 
-    def _applied(self, values: Tensor, point: HookPoint, places: Mapping[str, Sequence[int]], labels: Labels) -> Tensor:
-        edit, axes = self.edit, AXES[self.edit.site]
+    def _applied(
+        self, values: Tensor, point: HookPoint, places: Mapping[str, Sequence[int]], labels: Labels
+    ) -> Tensor:
+        edit = self.edit
+        axes = AXES[self.edit.site]
         examples = select("examples", edit.examples, len(values))
         given = {axes.index(axis): chosen for axis, chosen in {"batch": examples, **places}.items()}
         if any(len(chosen) == 0 for chosen in given.values()):
@@ -303,29 +381,49 @@ class _Plan:
         labels = {"batch": examples, "rows": (len(values),), "length": (self.length,), **labels}
         new = fitting(edit.change(part, point, labels), part, edit.site, point.name)
         self.reached = True
-        # Not expanded: torch's fused attention reads keys without strides of their own past their end.
-        return new.contiguous() if index is None else values.clone().index_put_(index, new)
+        # Not expanded: torch's fused attention reads keys without strides of their own past their
+        # end.
+        if index is None:
+            return new.contiguous()
+        return values.clone().index_put_(index, new)
 
 
 class _MaskPlan(_Plan):
     """The tap of an edit that forbids keys by the kernel's mask."""
 
-    def _scored(self, visit: Visit, call: Attended, places: dict[str, Sequence[int]], labels: Labels) -> Attended:
+    def _scored(
+        self, visit: Visit, call: Attended, places: dict[str, Sequence[int]], labels: Labels
+    ) -> Attended:
         point = visit.point
         assert isinstance(point, AttentionPoint)
         heads = self.points[point]
-        length, keys = call.q.shape[2], call.k.shape[2]
+        length = call.q.shape[2]
+        keys = call.k.shape[2]
         uniform = self.edit.change is infinite
         reached = self.reached
-        several = {} if uniform and heads == tuple(range(point.heads)) else {"head": heads}
-        batch = 1 if uniform and self.edit.examples is None else len(call.q)
+        if uniform and heads == tuple(range(point.heads)):
+            several = {}
+        else:
+            several = {"head": heads}
+        if uniform and self.edit.examples is None:
+            batch = 1
+        else:
+            batch = len(call.q)
         shape = (batch, point.heads if several else 1, length, keys)
-        mask = self.apply(call.q.new_zeros(()).expand(shape), point, {**several, **places}, labels) == 0
+        mask = (
+            self.apply(call.q.new_zeros(()).expand(shape), point, {**several, **places}, labels)
+            == 0
+        )
         call = boolean_mask(call)
         if uniform and not reached:  # an edge that the model itself forbids is not reached
             self.reached = bool((allowed_keys(call) & ~mask).any())
-        forbidden = ~mask if call.forbidden is None else call.forbidden | ~mask
-        return replace(call, mask=mask if call.mask is None else call.mask & mask, forbidden=forbidden)
+        if call.forbidden is None:
+            forbidden = ~mask
+        else:
+            forbidden = call.forbidden | ~mask
+        return replace(
+            call, mask=mask if call.mask is None else call.mask & mask, forbidden=forbidden
+        )
 
     def _note_keys(self, total: int, positions: Sequence[int]) -> None:
         self.note("keys", total, positions)
@@ -356,8 +454,9 @@ def _plan(edit: Edit, points: Sequence[HookPoint]) -> _Plan:
 
 
 def allowed_keys(call: Attended) -> Tensor:
-    """Return which keys the model itself lets each query see, [batch or 1, head or 1, query, key], before edges are
-    forbidden; by masks of booleans alone."""
+    """Return which keys the model itself lets each query see, [batch or 1, head or 1, query, key],
+    before edges are forbidden; by masks of booleans alone.
+    """
     seen = call.pattern.mask(call.q.shape[2], call.k.shape[2], call.q.device)
     if call.mask is None or call.mask.dtype != torch.bool:
         return seen
@@ -365,7 +464,9 @@ def allowed_keys(call: Attended) -> Tensor:
 
 
 def require_zero(weights: Tensor, allowed: Tensor, name: str) -> None:
-    """Refuse weights above 0 of keys that the model masks: they may have changed others, as in a normalised row."""
+    """Refuse weights above 0 of keys that the model masks: they may have changed others, as in a
+    normalised row.
+    """
     if bool(((weights != 0) & ~allowed).any()):
         raise InputError(
             f"a change of weights at {name} whose function gives some to keys that the model masks",
@@ -375,20 +476,38 @@ def require_zero(weights: Tensor, allowed: Tensor, name: str) -> None:
 
 
 def _mesh(values: Tensor, given: dict[int, Sequence[int]]) -> tuple[Tensor, ...] | None:
-    """Indices of the part of ``values`` that has the given ones on some axes; None if that is all of it."""
-    some = [axis for axis, chosen in given.items() if tuple(chosen) != tuple(range(values.shape[axis]))]
+    """Indices of the part of ``values`` that has the given ones on some axes; None if that is all
+    of it.
+    """
+    some = [
+        axis for axis, chosen in given.items() if tuple(chosen) != tuple(range(values.shape[axis]))
+    ]
     if not some:
         return None
-    lists = [given[axis] if axis in some else range(values.shape[axis]) for axis in range(max(some) + 1)]
-    return tuple(torch.meshgrid(*(torch.tensor(list(each), device=values.device) for each in lists), indexing="ij"))
+    lists = [
+        given[axis] if axis in some else range(values.shape[axis]) for axis in range(max(some) + 1)
+    ]
+    return tuple(
+        torch.meshgrid(
+            *(torch.tensor(list(each), device=values.device) for each in lists), indexing="ij"
+        )
+    )
 
 
 def fitting(new: Tensor | float, part: Tensor, site: str, name: str) -> Tensor:
     """Return a new value as a tensor like ``part``; refuse one that does not fit, NaN and infinity."""
     got = f"an edit of {site} at {name} that gives"
     kind = new.dtype if isinstance(new, Tensor) else type(new)
-    real = not new.is_complex() if isinstance(new, Tensor) else isinstance(new, float | int)
-    require(real, f"{got} {kind}", "real numbers", "Pass a tensor or a number.")
+    if isinstance(new, Tensor):
+        real = not new.is_complex()
+    else:
+        real = isinstance(new, float | int)
+    if not real:
+        raise InputError(
+            got=f"{got} {kind}",
+            expected="real numbers",
+            fix="Pass a tensor or a number.",
+        )
     try:
         value = torch.as_tensor(new, dtype=part.dtype, device=part.device).expand(part.shape)
     except (RuntimeError, OverflowError) as error:
@@ -399,10 +518,22 @@ def fitting(new: Tensor | float, part: Tensor, site: str, name: str) -> Tensor:
         ) from error
     known = part.isfinite()  # scores that are -inf stay so
     fix = "Check the function and its vector."
-    require(not bool((value.isnan() & known).any()), f"{got} NaN", "numbers", fix)
+    if bool((value.isnan() & known).any()):
+        raise InputError(
+            got=f"{got} NaN",
+            expected="numbers",
+            fix=fix,
+        )
     infinite = value == torch.inf if site == "scores" else value.isinf()
-    require(not bool((infinite & known).any()), f"{got} infinity in {part.dtype}", "finite numbers", fix)
-    return torch.where(value.isnan() | infinite, part, value) if site == "scores" else value
+    if bool((infinite & known).any()):
+        raise InputError(
+            got=f"{got} infinity in {part.dtype}",
+            expected="finite numbers",
+            fix=fix,
+        )
+    if site == "scores":
+        return torch.where(value.isnan() | infinite, part, value)
+    return value
 
 
 def _points_of(edit: Edit, points: Sequence[HookPoint]) -> dict[HookPoint, tuple[int, ...]]:

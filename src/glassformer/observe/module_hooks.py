@@ -1,4 +1,6 @@
-"""Hooks of modules: their input, their output or their whole computation is read or replaced, in one scope."""
+"""Hooks of modules: their input, their output or their whole computation is read or replaced, in
+one scope.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,19 @@ class Given(tuple[Any, ...]):
 
 
 Change = Callable[[Tensor, Given], Tensor | None]
-"""From the first tensor of a module's input or output, and all its arguments, to what replaces it; None: nothing."""
+"""From the first tensor of a module's input or output, and all its arguments, to what replaces it;
+None: nothing.
+"""
 
 
 class Phase(IntEnum):
-    """When a change is made at its place; those of one phase are made in the order in which they were inserted."""
+    """When a change is made at its place; those of one phase are made in the order in which they
+    were inserted.
+    """
 
     BEFORE = 0
-    """Ahead of all edits, on what the model itself computed: it notes or checks, and returns None."""
+    """Ahead of all edits, on what the model itself computed: it notes or checks, and returns None.
+    """
     EDIT = 1
     """The edits, those of outer blocks first."""
     READ = 2
@@ -41,7 +48,9 @@ class Phase(IntEnum):
 
 
 class Scope:
-    """A ``with`` block: its changes are made in its thread, by the code of the block and by tasks begun in it."""
+    """A ``with`` block: its changes are made in its thread, by the code of the block and by tasks
+    begun in it.
+    """
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -60,15 +69,23 @@ class Scope:
     def insert(self, module: nn.Module, where: str, change: Change, phase: Phase) -> None:
         """Add a change to those at a place of a module, as the last one of its phase there.
 
-        One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the module has by then,
-        which are part of the model; of ``first input`` and ``first output`` before them.
+        One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the
+        module has by then, which are part of the model; of ``first input`` and ``first output``
+        before them.
         """
         key = id(module), where
         with _lock:
             if key not in _inserted:
                 _leave_copy(module, where)
-                register = module.register_forward_pre_hook if "input" in where else module.register_forward_hook
-                _inserted[key] = register(_HOOKS[where], with_kwargs=True, prepend="first" in where), []
+                register: Callable[..., Any]
+                if "input" in where:
+                    register = module.register_forward_pre_hook
+                else:
+                    register = module.register_forward_hook
+                _inserted[key] = (
+                    register(_HOOKS[where], with_kwargs=True, prepend="first" in where),
+                    [],
+                )
             changes = _inserted[key][1]
             self._places.append(key)
             # Of a scope whose end was interrupted, changes are there still.
@@ -104,7 +121,9 @@ class Enough(Exception):
 
 
 def suspended() -> AbstractContextManager[None]:
-    """Within the block no scope's changes are made: a module that is run does what it does by itself."""
+    """Within the block no scope's changes are made: a module that is run does what it does by
+    itself.
+    """
     return without(Scope)
 
 
@@ -131,16 +150,27 @@ def is_changed(module: nn.Module | None, where: str) -> bool:
 def other_hooks(model: nn.Module) -> tuple[int, ...]:
     """The numbers of the forward hooks of modules that are not inserted here, such as a user's own.
 
-    Those that transformers leaves in a model which was asked for attentions or hidden states change nothing.
+    Those that transformers leaves in a model which was asked for attentions or hidden states change
+    nothing.
     """
     everywhere = (*torch_module._global_forward_hooks, *torch_module._global_forward_pre_hooks)
-    hooks = (each for module in model.modules() for each in (module._forward_hooks, module._forward_pre_hooks))
-    found = (pair for each in hooks for pair in tuple(each.items()) if pair[1] not in _HOOKS.values())
+    hooks = (
+        each
+        for module in model.modules()
+        for each in (module._forward_hooks, module._forward_pre_hooks)
+    )
+    found = (
+        pair for each in hooks for pair in tuple(each.items()) if pair[1] not in _HOOKS.values()
+    )
     recording = "transformers.utils.output_capturing"
-    return everywhere + tuple(number for number, hook in found if getattr(hook, "__module__", None) != recording)
+    return everywhere + tuple(
+        number for number, hook in found if getattr(hook, "__module__", None) != recording
+    )
 
 
-def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _changed(
+    module: nn.Module, where: str, values: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
     hook_and_changes = _inserted.get((id(module), where))
     if hook_and_changes is None:
         with _lock:
@@ -172,22 +202,45 @@ def _changed(module: nn.Module, where: str, values: Any, args: tuple[Any, ...], 
 
 
 def _leave_copy(module: nn.Module, where: str) -> None:
-    """Take our hook at a place off a copy of a module, or off one that was loaded, whose original had it."""
-    hooks = module._forward_pre_hooks if "input" in where else module._forward_hooks
-    live = {handle.id for handle, _ in _inserted.values() if handle.hooks_dict_ref() is hooks}  # also of copy.copy()
-    for number in [number for number, hook in hooks.items() if hook is _HOOKS[where] and number not in live]:
+    """Take our hook at a place off a copy of a module, or off one that was loaded, whose original
+    had it.
+    """
+    if "input" in where:
+        hooks = module._forward_pre_hooks
+    else:
+        hooks = module._forward_hooks
+    live = {
+        handle.id for handle, _ in _inserted.values() if handle.hooks_dict_ref() is hooks
+    }  # also of copy.copy()
+    for number in [
+        number for number, hook in hooks.items() if hook is _HOOKS[where] and number not in live
+    ]:
         del hooks[number]
 
 
-def _input(where: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-    if kwargs is None:  # torch has forgotten that the hook takes them: another thread has just removed it
+def _input(
+    where: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> Any:
+    if (
+        kwargs is None
+    ):  # torch has forgotten that the hook takes them: another thread has just removed it
         return None
-    name = None if args else next((key for key, value in kwargs.items() if isinstance(value, Tensor)), None)
-    first = kwargs[name] if name is not None else args[0] if args else None
+    if args:
+        name = None
+    else:
+        name = next((key for key, value in kwargs.items() if isinstance(value, Tensor)), None)
+    if name is not None:
+        first = kwargs[name]
+    elif args:
+        first = args[0]
+    else:
+        first = None
     values = _changed(module, where, first, args, kwargs)
     if values is first:
         return None
-    return ((values, *args[1:]), kwargs) if name is None else (args, {**kwargs, name: values})
+    if name is None:
+        return ((values, *args[1:]), kwargs)
+    return (args, {**kwargs, name: values})
 
 
 def _output(where: str, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> Any:
@@ -245,14 +298,17 @@ class _StandIns:
 
 @contextmanager
 def standing_in(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
-    """Let another function, which is also given the module's own forward, compute each of some modules.
+    """Let another function, which is also given the module's own forward, compute each of some
+    modules.
 
     Within the block and its thread; elsewhere the modules do what they do by themselves.
     """
     by_identity = {id(module): forward for module, forward in forwards.items()}
     with ExitStack() as attached, opened(_StandIns(by_identity)):
         for module in forwards:
-            attached.enter_context(patched((id(module), "forward"), partial(_replace_forward, module)))
+            attached.enter_context(
+                patched((id(module), "forward"), partial(_replace_forward, module))
+            )
         yield
 
 
@@ -277,13 +333,23 @@ def _stood_in(own: Forward, key: int, *args: Any, **kwargs: Any) -> Any:
 
 
 def without_other_hooks(module: Any, x: Tensor) -> Any:
-    """The output of ``module`` with the changes of its output; other hooks, which may count its calls, do not run."""
+    """The output of ``module`` with the changes of its output; other hooks, which may count its
+    calls, do not run.
+    """
     output = module.forward(x)
-    new = _at_output(module, (x,), {}, output) if (id(module), "output") in _inserted else None
+    new = None
+    if (id(module), "output") in _inserted:
+        new = _at_output(module, (x,), {}, output)
     return output if new is None else new
 
 
 def chosen(scores: Tensor, weights: Tensor, choices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The output of a router with these scores: routing weights and choices in the form of the given ones."""
+    """The output of a router with these scores: routing weights and choices in the form of the
+    given ones.
+    """
     best, experts = scores.topk(choices.shape[-1], dim=-1)
-    return scores, best.softmax(-1, dtype=torch.promote_types(best.dtype, torch.float32)).to(weights.dtype), experts
+    return (
+        scores,
+        best.softmax(-1, dtype=torch.promote_types(best.dtype, torch.float32)).to(weights.dtype),
+        experts,
+    )

@@ -23,11 +23,17 @@ class NormMap(NamedTuple):
 
     def centre(self, values: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
         """The values without their mean, if the norm subtracts it."""
-        return values - values.mean(-1, keepdim=True) if self.centred else values
+        if self.centred:
+            return values - values.mean(-1, keepdim=True)
+        return values
 
     def scale(self, stream: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch 1"]:
         """The factor on all numbers of a position."""
-        return (self.centre(stream.double()).square().mean(-1, keepdim=True) + self.eps).rsqrt().to(stream.dtype)
+        return (
+            (self.centre(stream.double()).square().mean(-1, keepdim=True) + self.eps)
+            .rsqrt()
+            .to(stream.dtype)
+        )
 
     def __call__(self, stream: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
         """The output of the norm."""
@@ -39,12 +45,12 @@ class NormMap(NamedTuple):
 def norm_map(norm: Any, stream: Float[Tensor, "*batch dim"]) -> NormMap:
     """The formula of a norm, in float32 or wider.
 
-    Its class is not asked: of the formulas that its weight, bias and eps allow, the one is taken that gives what the
-    module gives for random vectors; and it must do so for ``stream``.
+    Its class is not asked: of the formulas that its weight, bias and eps allow, the one is taken
+    that gives what the module gives for random vectors; and it must do so for ``stream``.
 
     Args:
-        norm: An RMSNorm or a LayerNorm of torch, glassformer or ``transformers``, of which some multiply by
-            ``1 + weight``.
+        norm: An RMSNorm or a LayerNorm of torch, glassformer or ``transformers``, of which some
+            multiply by ``1 + weight``.
         stream: In the type in which the norm reads it.
 
     Raises:
@@ -60,7 +66,8 @@ def norm_map(norm: Any, stream: Float[Tensor, "*batch dim"]) -> NormMap:
         ):
             return candidate
     raise InputError(
-        f"a final norm, {type(norm).__name__}, that is neither an RMSNorm nor a LayerNorm, or has hooks",
+        f"a final norm, {type(norm).__name__}, that is neither an RMSNorm nor a LayerNorm, or has "
+        "hooks",
         "a norm that does what its weight and bias say",
         "Use logit_lens() (on the command line: --what lens), or patch_sweep().",
     )
@@ -73,13 +80,21 @@ _NEAR = {torch.float64: 1e-5, torch.float32: 1e-4}
 def _candidates(norm: Any, stream: Tensor, wide: torch.dtype) -> list[NormMap]:
     given = getattr(norm, "weight", None)
     ones = torch.ones(stream.shape[-1], dtype=wide, device=stream.device)
-    weights = [ones] if given is None else [given.detach().to(wide), 1 + given.detach().to(wide)]
+    if given is None:
+        weights = [ones]
+    else:
+        weights = [given.detach().to(wide), 1 + given.detach().to(wide)]
     bias = getattr(norm, "bias", None)
     bias = bias.detach().to(wide) if isinstance(bias, Tensor) else None
-    eps = next((getattr(norm, name) for name in ("variance_epsilon", "eps") if hasattr(norm, name)), 1e-5)
+    eps = next(
+        (getattr(norm, name) for name in ("variance_epsilon", "eps") if hasattr(norm, name)), 1e-5
+    )
     eps = torch.finfo(stream.dtype).eps if eps is None else float(eps)
     likely = isinstance(norm, nn.LayerNorm) or "LayerNorm" in type(norm).__name__
-    return [NormMap(centred, eps, weight, bias) for centred, weight in product((likely, not likely), weights)]
+    return [
+        NormMap(centred, eps, weight, bias)
+        for centred, weight in product((likely, not likely), weights)
+    ]
 
 
 def _agree(found: Tensor, expected: Tensor, near: float) -> bool:

@@ -19,7 +19,8 @@ class Padding:
 
     Args:
         exists: Whether some positions of some texts are padding.
-        keys: True where a key of its self-attention is real; None: all are, or the masks do not say.
+        keys: True where a key of its self-attention is real; None: all are, or the masks do not
+            say.
         memory: The same of the keys of its cross-attention.
     """
 
@@ -27,12 +28,17 @@ class Padding:
     keys: Bool[Tensor, "text key"] | None = None
     memory: Bool[Tensor, "text source"] | None = None
 
-    def real_keys(self, positions: Sequence[int], length: int) -> Bool[Tensor, "text position"] | None:
+    def real_keys(
+        self, positions: Sequence[int], length: int
+    ) -> Bool[Tensor, "text position"] | None:
         """Return which of some positions of texts of ``length`` are real, None if all are.
 
         The keys that a windowed cache no longer has are the first ones.
         """
-        missing = 0 if self.keys is None else max(0, length - self.keys.shape[1])
+        if self.keys is None:
+            missing = 0
+        else:
+            missing = max(0, length - self.keys.shape[1])
         return _at(self.keys, [position - missing for position in positions])
 
     def real_memory(self, positions: Sequence[int]) -> Bool[Tensor, "text position"] | None:
@@ -82,7 +88,9 @@ def padding_of(block: nn.Module, given: Given, start: int, length: int) -> Paddi
 
 
 def _real_keys(mask: Tensor) -> Bool[Tensor, "text key"] | None:
-    """Return the keys that some query sees; None where the mask is more than that and one pattern for all texts."""
+    """Return the keys that some query sees; None where the mask is more than that and one pattern
+    for all texts.
+    """
     if mask.is_floating_point():
         if bool((mask > 0).any()):  # no mask that is added to scores
             return None
@@ -92,7 +100,9 @@ def _real_keys(mask: Tensor) -> Bool[Tensor, "text key"] | None:
     allowed = allowed[:, 0]
     real = allowed.any(1)
     pattern = allowed.any(0)
-    return real if torch.equal(allowed, pattern & real[:, None]) else None
+    if torch.equal(allowed, pattern & real[:, None]):
+        return real
+    return None
 
 
 def _at(real: Tensor | None, positions: Sequence[int]) -> Bool[Tensor, "text position"] | None:

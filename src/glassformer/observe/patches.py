@@ -1,4 +1,6 @@
-"""Changes of the whole process that several blocks share: the first of them makes a change, the last one undoes it."""
+"""Changes of the whole process that several blocks share: the first of them makes a change, the
+last one undoes it.
+"""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator

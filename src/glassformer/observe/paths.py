@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.layers.attention import is_edited
 from glassformer.observe.capture import capture, network_of
 from glassformer.observe.captured import Captured
@@ -69,34 +69,47 @@ def path_patch(
     *,
     logits: Selection = -1,
 ) -> Sweep:
-    """Run the corrupted texts, in which one receiver, or several at once, read the clean output of one sender.
+    """Run the corrupted texts, in which one receiver, or several at once, read the clean output of
+    one sender.
 
-    Everything else that the receivers read is as corrupted, so that only the direct path through the residual stream
-    counts; what follows the receivers is computed anew. The final norm of ``"logits"`` is computed with the new stream.
+    Everything else that the receivers read is as corrupted, so that only the direct path through
+    the residual stream counts; what follows the receivers is computed anew. The final norm of
+    ``"logits"`` is computed with the new stream.
 
     Args:
-        model: A pre-norm decoder of glassformer or of ``transformers``; arguments that are not listed here are as for
+        model: A pre-norm decoder of glassformer or of ``transformers``; arguments that are not
+            listed here are as for
             :func:`~glassformer.observe.sweep.patch_sweep`.
         sender: In an earlier layer than the receivers.
         receiver: A head's queries, keys or values; or the logits.
 
     Raises:
-        InputError: A sender that is not before a receiver; a model with post-norm or parallel blocks; one within
-            interventions or with hooks, which may change what is on the way.
+        InputError: A sender that is not before a receiver; a model with post-norm or parallel
+            blocks; one within interventions or with hooks, which may change what is on the way.
 
-    Source: Wang et al. 2022, arXiv 2211.00593, section 3.1; Goldowsky-Dill et al. 2023, arXiv 2304.05969.
+    Source: Wang et al. 2022, arXiv 2211.00593, section 3.1; Goldowsky-Dill et al. 2023, arXiv
+    2304.05969.
     """
     model = network_of(model)
     paths = _Paths(model, clean, corrupted, metric, receiver, logits)
     (start,) = select("sender layer", sender.layer, paths.last)
     late = [layer for layer in paths.layers if layer <= start]
-    got = f"a sender in layer {start} and a receiver in {late[0] if late else None}"
-    require(not late, got, "an earlier sender", "Swap them.")
+    if late:
+        raise InputError(
+            got=f"a sender in layer {start} and a receiver in {late[0] if late else None}",
+            expected="an earlier sender",
+            fix="Swap them.",
+        )
     kind: Kind = "ffn" if sender.head is None else "attention"
     sent = paths.sent(start, kind)
-    head = 0 if sender.head is None else select("sender head", sender.head, len(sent))[0]
+    if sender.head is None:
+        head = 0
+    else:
+        head = select("sender head", sender.head, len(sent))[0]
     sender_kind = "ffn" if sender.head is None else "heads"
-    return paths.sweep(paths.measured(start, kind, sent[[head]]).mean(1), ("layer",), (start,), sender_kind)
+    return paths.sweep(
+        paths.measured(start, kind, sent[[head]]).mean(1), ("layer",), (start,), sender_kind
+    )
 
 
 @torch.no_grad()
@@ -113,8 +126,8 @@ def path_sweep(
 ) -> PathSweep:
     """:func:`path_patch` from every head, or every feed-forward network, and from the embedding.
 
-    The runs of both texts are shared, and senders run together. Of several receivers, a sender reaches those that are
-    in later layers than it is.
+    The runs of both texts are shared, and senders run together. Of several receivers, a sender
+    reaches those that are in later layers than it is.
 
     Args:
         model: As for :func:`path_patch`, and so are the others.
@@ -126,18 +139,27 @@ def path_sweep(
     """
     model = network_of(model)
     require_positive(batch_size=batch_size)
-    require(senders in ("heads", "ffn"), f"senders = {senders!r}", "'heads' or 'ffn'", "Choose one of these.")
+    if senders not in ("heads", "ffn"):
+        raise InputError(
+            got=f"senders = {senders!r}",
+            expected="'heads' or 'ffn'",
+            fix="Choose one of these.",
+        )
     paths = _Paths(model, clean, corrupted, metric, receivers, logits)
     most = max(1, batch_size // paths.rows)
     kind: Kind = "ffn" if senders == "ffn" else "attention"
     rows = []
     for layer in range(max(paths.layers)):
         sent = paths.sent(layer, kind)
-        rows.append(torch.cat([paths.measured(layer, kind, some).mean(1) for some in sent.split(most)]))
+        rows.append(
+            torch.cat([paths.measured(layer, kind, some).mean(1) for some in sent.split(most)])
+        )
     values = torch.stack(rows) if rows else torch.empty(0, 1)
     embedding = paths.measured(-1, "ffn", paths.embedding[None])
     axes: Any = ("layer", "head") if senders == "heads" else ("layer",)
-    found = paths.sweep(values if senders == "heads" else values[:, 0], axes, tuple(range(len(rows))), senders)
+    found = paths.sweep(
+        values if senders == "heads" else values[:, 0], axes, tuple(range(len(rows))), senders
+    )
     return PathSweep(**vars(found), embedding=float(embedding.mean()))
 
 
@@ -145,23 +167,36 @@ class _Paths:
     """Both runs, and the receivers, of which those of one layer and kind are edited together."""
 
     def __init__(
-        self, model: nn.Module, clean: Any, corrupted: Any, metric: Metric, receivers: Any, logits: Selection
+        self,
+        model: nn.Module,
+        clean: Any,
+        corrupted: Any,
+        metric: Metric,
+        receivers: Any,
+        logits: Selection,
     ) -> None:
-        self._runner, given = Runner(model, metric, logits), prepared(clean, corrupted)
+        self._runner = Runner(model, metric, logits)
+        given = prepared(clean, corrupted)
         self._texts = given[1]
         self.rows = len(next(iter(given[0].values())))
         blocks = self._runner.blocks
-        require(
-            not self._runner.memory
-            and all(point.pre_norm and point.between is not None for point in blocks)
-            and not has_post_norm(self._runner.points),
-            f"{type(model).__name__}",
-            "a pre-norm model without norms after its parts, which are not parallel",
-            "Use a pre-norm decoder.",
-        )
+        if (
+            self._runner.memory
+            or not all(point.pre_norm and point.between is not None for point in blocks)
+            or has_post_norm(self._runner.points)
+        ):
+            raise InputError(
+                got=f"{type(model).__name__}",
+                expected="a pre-norm model without norms after its parts, which are not parallel",
+                fix="Use a pre-norm decoder.",
+            )
         on_the_way = is_edited() or self._runner.alone
-        got = "path patching within an intervention, or with hooks"
-        require(not on_the_way, got, "the model as it is", "Close the block, or remove the hooks.")
+        if on_the_way:
+            raise InputError(
+                got="path patching within an intervention, or with hooks",
+                expected="the model as it is",
+                fix="Close the block, or remove the hooks.",
+            )
         self.last = len(blocks)
         self._receivers = self._checked(receivers)
         self.layers = sorted({layer for layer, _ in self._receivers})
@@ -175,21 +210,33 @@ class _Paths:
         self._parts = [self._added(self._theirs, layer) for layer in range(self.last)]
 
     def _checked(self, receivers: Any) -> dict[tuple[int, str], tuple[int, ...]]:
-        several = receivers if isinstance(receivers, Sequence) and not isinstance(receivers, str | Receiver) else None
+        several = None
+        if isinstance(receivers, Sequence) and not isinstance(receivers, str | Receiver):
+            several = receivers
         found: dict[tuple[int, str], tuple[int, ...]] = {}
         for receiver in [receivers] if several is None else several:
             if receiver == "logits":
                 found[self.last, "logits"] = ()
                 continue
             fits = isinstance(receiver, Receiver) and receiver.reads in ("q", "k", "v")
-            require(fits, f"receiver = {receiver!r}", "a Receiver, several, or 'logits'", "Use Receiver(layer, head).")
+            if not fits:
+                raise InputError(
+                    got=f"receiver = {receiver!r}",
+                    expected="a Receiver, several, or 'logits'",
+                    fix="Use Receiver(layer, head).",
+                )
             (layer,) = select("receiver layer", receiver.layer, self.last)
             point = self._runner.attentions()[layer]
             heads = point.heads // (1 if receiver.reads == "q" else point.group)
             (head,) = select("receiver head", receiver.head, heads)
             place = layer, receiver.reads
             found[place] = tuple(dict.fromkeys((*found.get(place, ()), head)))
-        require(bool(found), "no receivers", "one or more", "Pass a Receiver.")
+        if not bool(found):
+            raise InputError(
+                got="no receivers",
+                expected="one or more",
+                fix="Pass a Receiver.",
+            )
         return found
 
     def _added(self, run: Captured, layer: int) -> dict[str, Tensor]:
@@ -198,26 +245,39 @@ class _Paths:
         return {kind: run.of(kind)[point.name][-1].values for kind, point in points.items()}
 
     def sent(self, layer: int, kind: Kind) -> Float[Tensor, "sender text position dim"]:
-        """The output of a part of a layer with one clean sender: each of its heads, or the network itself."""
+        """The output of a part of a layer with one clean sender: each of its heads, or the network
+        itself.
+        """
         runner = self._runner
         point = runner.places(kind).get(layer)
         if point is None:
-            raise InputError(f"a sender in layer {layer}, which has no ffn", "another layer", "Choose another sender.")
+            raise InputError(
+                f"a sender in layer {layer}, which has no ffn",
+                "another layer",
+                "Choose another sender.",
+            )
         if kind == "ffn":
             return self._ours.last(kind)[point.name][None]
         attention = runner.attentions()[layer]
         corrupted = self._theirs.last("heads")[attention.name]
         width = corrupted.shape[1] * corrupted.shape[3]
         require_linear(
-            attention.out_proj, f"the projection of {point.name}", width, like=corrupted.transpose(1, 2).flatten(2)
+            attention.out_proj,
+            f"the projection of {point.name}",
+            width,
+            like=corrupted.transpose(1, 2).flatten(2),
         )
         alternatives = [[head] for head in range(attention.heads)]
-        return attention_outputs(runner, attention, corrupted, self._ours.last("heads")[attention.name], alternatives)
+        return attention_outputs(
+            runner, attention, corrupted, self._ours.last("heads")[attention.name], alternatives
+        )
 
     def measured(
         self, sender: int, kind: Kind, sent: Float[Tensor, "copy text position dim"]
     ) -> Float[Tensor, "copy text"]:
-        """The metric if the receivers after layer ``sender`` read what this part of it sends; -1: the embedding."""
+        """The metric if the receivers after layer ``sender`` read what this part of it sends; -1:
+        the embedding.
+        """
         runner = self._runner
         reached = {place: heads for place, heads in self._receivers.items() if place[0] > sender}
         first = min(layer for layer, _ in reached)
@@ -225,28 +285,37 @@ class _Paths:
         for (layer, reads), heads in reached.items():
             if reads != "logits":
                 stream = self._stream(sender, kind, sent, layer)
-                edits.append(put(reads, self._read(layer, reads, heads, stream), layers=layer, heads=heads))
+                edits.append(
+                    put(reads, self._read(layer, reads, heads, stream), layers=layer, heads=heads)
+                )
         stream = self._stream(sender, kind, sent, first)
         if first == self.last:
             skip = runner.skips(self._texts, first - 1, "residual", self._theirs)
             logits = runner.resumed(self._texts, first - 1, "residual", stream, skip=skip)
             return runner.measured(logits, self._texts).double()
-        corrupted = self._theirs.last("residual_before")[runner.blocks[first].name].repeat(len(sent), 1, 1)
+        corrupted = self._theirs.last("residual_before")[runner.blocks[first].name].repeat(
+            len(sent), 1, 1
+        )
         skip = runner.skips(self._texts, first, "residual_before", self._theirs)
         with capture(runner.model, what=get_args(Kind)) as run:
 
             def received(_: Tensor) -> Tensor:
-                return self._summed(stream, [self._added(run, layer) for layer in range(first, self.last)])
+                return self._summed(
+                    stream, [self._added(run, layer) for layer in range(first, self.last)]
+                )
 
             if (self.last, "logits") in reached:
                 edits.append(change("residual", received, layers=self.last - 1))
-            logits = runner.resumed(self._texts, first, "residual_before", corrupted, edits=edits, skip=skip)
+            logits = runner.resumed(
+                self._texts, first, "residual_before", corrupted, edits=edits, skip=skip
+            )
         return runner.measured(logits, self._texts).double()
 
     def _stream(
         self, sender: int, kind: Kind, sent: Float[Tensor, "copy text position dim"], layer: int
     ) -> Float[Tensor, "row position dim"]:
-        """The corrupted stream before a layer, after the last one for all layers, with what the sender sends.
+        """The corrupted stream before a layer, after the last one for all layers, with what the
+        sender sends.
 
         It is summed anew: the difference of what is sent would bring its rounding along.
         """
@@ -264,7 +333,8 @@ class _Paths:
 
     def _read(self, layer: int, reads: str, heads: tuple[int, ...], stream: Tensor) -> Tensor:
         """Queries, keys or values of some heads of a layer before which the stream is ``stream``."""
-        runner, model = self._runner, self._runner.model
+        runner = self._runner
+        model = self._runner.model
         point = runner.places("heads")[layer]
 
         def done(values: Tensor, _: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.layers.attention import Attended
 from glassformer.layers.cache import LayerCache
 from glassformer.observe.captured import CapturedInputs, Record
@@ -40,7 +40,9 @@ class Recorder:
     inputs: list[CapturedInputs] | None = None
     calls: int = 0
     foreign: bool = False
-    """Whether the model is one of transformers, all of whose attentions give their output to :meth:`output`."""
+    """Whether the model is one of transformers, all of whose attentions give their output to
+    :meth:`output`.
+    """
     _length: int = 0
     """The positions of the text that was seen last."""
     _padding: Padding = NO_PADDING
@@ -62,61 +64,100 @@ class Recorder:
         point = run.point
         run.captured = True
         self.calls += 1
-        length, keys = inputs.q.shape[2], inputs.k.shape[2]
+        length = inputs.q.shape[2]
+        keys = inputs.k.shape[2]
         visit = run.visit(point, length)
         cached = visit.cache is not None
         # transformers makes a cache for every text; in the first call it changes nothing.
         fresh = not cached or (visit.start == 0 and not isinstance(visit.cache, LayerCache))
         keeps = self.retain_grad and fresh and (inputs.q.requires_grad or inputs.v.requires_grad)
-        require(
-            dropout == 0 or not (self.retain_grad and {"weights", "scores"} & set(self.kinds)),
-            f"retain_grad for the weights of {point.name}, which drops some of them",
-            "an attention without dropout",
-            "Call model.eval(), or set its attention dropout to 0.",
-        )
+        if dropout != 0 and self.retain_grad and {"weights", "scores"} & set(self.kinds):
+            raise InputError(
+                got=f"retain_grad for the weights of {point.name}, which drops some of them",
+                expected="an attention without dropout",
+                fix="Call model.eval(), or set its attention dropout to 0.",
+            )
         cross = visit.is_cross(inputs)
         if self.inputs is not None:
-            require(
-                not cached or (visit.start == 0 and length == keys),
-                f"what = 'inputs' of {point.name} after {visit.start} positions in a cache",
-                "a forward pass from the start of the text, with a cache of no more than its length",
-                "Pass the whole text in one call, or capture weights.",
+            if not (not cached or (visit.start == 0 and length == keys)):
+                raise InputError(
+                    got=f"what = 'inputs' of {point.name} after {visit.start} positions in a cache",
+                    expected=(
+                        "a forward pass from the start of the text, with a cache of no more than "
+                        "its length"
+                    ),
+                    fix="Pass the whole text in one call, or capture weights.",
+                )
+            self.inputs.append(
+                CapturedInputs(point.name, point.layer, _copied(inputs), point.source, cross)
             )
-            self.inputs.append(CapturedInputs(point.name, point.layer, _copied(inputs), point.source, cross))
         rows, positions = self._rows(visit)
         if len(rows) == 0:
             return
         heads = self.chosen[point]
         order, first = visit.key_order(inputs)
         labels: dict[str, Any] = {"queries": positions, "cross": cross}
-        asked = [kind for kind in OF_CALLS[:3] if kind in self.kinds and (kind != "sinks" or point.sinks)]
+        asked = [
+            kind for kind in OF_CALLS[:3] if kind in self.kinds and (kind != "sinks" or point.sinks)
+        ]
         if asked:
             found = exact_rows(inputs, heads, rows, asked)
             if found.sinks is not None and "sinks" in asked:
                 self._add("sinks", point, found.sinks, heads=heads, **labels)
             for kind, values in (("weights", found.weights), ("scores", found.scores)):
                 if values is not None and kind in asked:
-                    values = values if order is None else values[..., order]
+                    if order is None:
+                        values = values
+                    else:
+                        values = values[..., order]
                     start = first + found.first
                     # Empty slots of a cache come after the last query.
-                    count = values.shape[3] if cross else min(values.shape[3], visit.total - start)
+                    if cross:
+                        count = values.shape[3]
+                    else:
+                        count = min(values.shape[3], visit.total - start)
                     at = slice(found.first, found.first + count)
                     gradient = None
                     edited = any(rewrite.kind == "weights" for rewrite in inputs.rewrites)
-                    got, fix = "gradients of scores within an edit of weights", "Keep gradients of weights."
-                    require(not (keeps and edited and kind == "scores"), got, "those of weights", fix)
+                    if keeps and edited and kind == "scores":
+                        raise InputError(
+                            got="gradients of scores within an edit of weights",
+                            expected="those of weights",
+                            fix="Keep gradients of weights.",
+                        )
                     if keeps and (self.foreign or point.out_proj is not None):
-                        gradient = partial(_weights_gradient, kind, inputs, run.gradients, heads, rows, at)
+                        gradient = partial(
+                            _weights_gradient, kind, inputs, run.gradients, heads, rows, at
+                        )
                     span = range(start, start + count)
-                    self._add(kind, point, values[..., :count], heads=heads, keys=span, gradient=gradient, **labels)
+                    self._add(
+                        kind,
+                        point,
+                        values[..., :count],
+                        heads=heads,
+                        keys=span,
+                        gradient=gradient,
+                        **labels,
+                    )
         if "q" in self.kinds:
             self._keep("q", point, inputs.q, ((1, heads), (2, rows)), keeps, heads=heads, **labels)
         shared = tuple(dict.fromkeys(head // inputs.group for head in heads))
-        places = range(keys) if cross else range(visit.start, visit.total)
-        made = tuple(each - first for each in places) if order is None else tuple(order[-length:].tolist())
+        if cross:
+            places = range(keys)
+        else:
+            places = range(visit.start, visit.total)
+        if order is None:
+            made = tuple(each - first for each in places)
+        else:
+            made = tuple(order[-length:].tolist())
         for kind, tensor in (("k", inputs.k), ("v", inputs.v)):
             if kind in self.kinds:
-                labels = {"heads": shared, "keys": places, "cross": cross, "length": keys if cross else self._length}
+                labels = {
+                    "heads": shared,
+                    "keys": places,
+                    "cross": cross,
+                    "length": keys if cross else self._length,
+                }
                 self._keep(kind, point, tensor, ((1, shared), (2, made)), keeps, **labels)
 
     def note_output(self, merged: Tensor, given: Given) -> None:
@@ -134,8 +175,13 @@ class Recorder:
         run = self.running.attention or self.running.block
         if run is None:
             return None
-        # The gradient of what a module reads leaves out what else reads it, such as a residual addition.
-        own = kind in ("attention_input", "ffn_input", "neurons") and self.retain_grad and tensor.requires_grad
+        # The gradient of what a module reads leaves out what else reads it, such as a residual
+        # addition.
+        own = (
+            kind in ("attention_input", "ffn_input", "neurons")
+            and self.retain_grad
+            and tensor.requires_grad
+        )
         tensor = tensor.view_as(tensor) if own else tensor
         values = by_text(tensor, run.shape, f"{kind} of {point.name}")
         self.calls += 1
@@ -143,13 +189,24 @@ class Recorder:
         if len(rows) > 0 and isinstance(point, AttentionPoint) and kind == "heads":
             heads = self.chosen[point]
             picks = ((1, heads), (2, rows))
-            self._keep(kind, point, values, picks, self.retain_grad, point.heads, heads=heads, queries=positions)
+            self._keep(
+                kind,
+                point,
+                values,
+                picks,
+                self.retain_grad,
+                point.heads,
+                heads=heads,
+                queries=positions,
+            )
         elif len(rows) > 0:
             self._keep(kind, point, values, ((1, rows),), self.retain_grad, queries=positions)
         return tensor if own else None
 
     def logits(self, point: LogitsPoint, values: Tensor, _: Any = None) -> None:
-        """Record the output of the model: of a classifier one for each text, of others perhaps the last positions."""
+        """Record the output of the model: of a classifier one for each text, of others perhaps the
+        last positions.
+        """
         block = self.running.ended
         if block is None:
             if not is_pooled(point, values):
@@ -182,8 +239,12 @@ class Recorder:
                 self._add(kind, point, _taken(found, picks), queries=positions)
         if "experts" in self.kinds:
             edited = getattr(values, "experts", None)
-            x, choices = _taken(x, picks), _taken(choices, picks)
-            outputs = point.expert_outputs(x, choices) if edited is None else _taken(edited, picks)
+            x = _taken(x, picks)
+            choices = _taken(choices, picks)
+            if edited is None:
+                outputs = point.expert_outputs(x, choices)
+            else:
+                outputs = _taken(edited, picks)
             self._add("experts", point, outputs, queries=positions)
 
     def _rows(self, visit: Visit) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -201,7 +262,9 @@ class Recorder:
         **labels: Any,
     ) -> None:
         def part(values: Tensor) -> Tensor:
-            return _taken(values.unflatten(-1, (heads_of, -1)).transpose(1, 2) if heads_of else values, picks)
+            return _taken(
+                values.unflatten(-1, (heads_of, -1)).transpose(1, 2) if heads_of else values, picks
+            )
 
         if keeps and tensor.requires_grad:
             tensor.retain_grad()
@@ -237,7 +300,9 @@ def _require_captured(run: AttentionRun) -> None:
     """Refuse an attention that has not passed the point where attention is captured."""
     if not run.captured:
         raise InputError(
-            got=f"{run.point.name}, which ran without passing the point where attention is captured",
+            got=(
+                f"{run.point.name}, which ran without passing the point where attention is captured"
+            ),
             expected="an attention implementation that calls the captured function",
             fix="Capture other modules, or choose another attention implementation.",
         )
@@ -252,9 +317,13 @@ def _taken(tensor: Tensor, picks: Sequence[tuple[int, Sequence[int]]]) -> Tensor
 
 
 def _copied(inputs: Attended) -> Attended:
-    """Copies of what the weights depend on, without the values; masks are shared, as nothing writes to them."""
+    """Copies of what the weights depend on, without the values; masks are shared, as nothing writes
+    to them.
+    """
     tensors = {name: getattr(inputs, name) for name in ("q", "k", "key_weights", "sinks")}
-    copies: dict[str, Any] = {name: None if each is None else each.detach().clone() for name, each in tensors.items()}
+    copies: dict[str, Any] = {
+        name: None if each is None else each.detach().clone() for name, each in tensors.items()
+    }
     return replace(inputs, **copies, v=inputs.k.detach()[..., :0].clone())
 
 
@@ -267,10 +336,14 @@ def _weights_gradient(
     rows: Sequence[int],
     keys: slice,
 ) -> Tensor | None:
-    """``grad[i] . v[j]`` for the weights; for the scores that through the softmax, with sinks or without."""
+    """``grad[i] . v[j]`` for the weights; for the scores that through the softmax, with sinks or
+    without.
+    """
     if not gradients:
         return None
-    grad = torch.stack(list(gradients)).sum(0).unflatten(-1, (inputs.q.shape[1], -1)).transpose(1, 2)
+    grad = (
+        torch.stack(list(gradients)).sum(0).unflatten(-1, (inputs.q.shape[1], -1)).transpose(1, 2)
+    )
     grad = _taken(grad, ((1, heads), (2, rows)))
     shared = tuple(head // inputs.group for head in heads)
     of_weights = grad @ inputs.v[:, shared, keys].to(grad.dtype).mT

@@ -1,4 +1,6 @@
-"""What all results of sweeps, scores and lenses share: the largest values, a table, a figure and a short print."""
+"""What all results of sweeps, scores and lenses share: the largest values, a table, a figure and a
+short print.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from typing import Any
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from glassformer.errors import InputError, naming_extras, require, require_positive
+from glassformer.errors import InputError, naming_extras, require_positive
 
 Label = int | str
 
@@ -31,7 +33,8 @@ class Table:
     """Values of places, in columns.
 
     Args:
-        axes: For each axis of the columns its name, such as "layer", and the labels along it, such as layers.
+        axes: For each axis of the columns its name, such as "layer", and the labels along it, such
+            as layers.
         columns: Named tensors, all with these axes.
         ranked: The columns by which :meth:`Result.top` ranks places, the first by default.
     """
@@ -48,7 +51,12 @@ class Table:
     def values(self, column: str) -> Float[Tensor, "*place"]:
         """A column on the CPU, in float64."""
         known = tuple(self.columns)
-        require(column in known, f"kind = {column!r}", f"one of {', '.join(known)}", "Choose one of these.")
+        if column not in known:
+            raise InputError(
+                got=f"kind = {column!r}",
+                expected=f"one of {', '.join(known)}",
+                fix="Choose one of these.",
+            )
         return self.columns[column].detach().cpu().double()
 
     def place(self, index: int) -> tuple[Label, ...]:
@@ -60,16 +68,27 @@ class Table:
         return tuple(found)
 
     def top(self, column: str, count: int) -> Places:
-        """The ``count`` places with the largest absolute values, the largest first; NaN is left out."""
+        """The ``count`` places with the largest absolute values, the largest first; NaN is left
+        out.
+        """
         require_positive(count=count)
         values = self.values(column).flatten()
-        order = values.abs().nan_to_num(-1.0, posinf=math.inf).argsort(descending=True, stable=True)[:count].tolist()
+        order = (
+            values.abs()
+            .nan_to_num(-1.0, posinf=math.inf)
+            .argsort(descending=True, stable=True)[:count]
+            .tolist()
+        )
         named = _place_type((*self.axes, "value"))
-        return Places(named(*self.place(at), float(values[at])) for at in order if not math.isnan(values[at]))
+        return Places(
+            named(*self.place(at), float(values[at])) for at in order if not math.isnan(values[at])
+        )
 
 
 class Places(list[Any]):
-    """Places with their values: named tuples such as ``(layer, head, value)``, which print as a table."""
+    """Places with their values: named tuples such as ``(layer, head, value)``, which print as a
+    table.
+    """
 
     def __repr__(self) -> str:
         if not self:
@@ -104,13 +123,15 @@ class Result:
             kind: Which values of several, by the names of :meth:`to_pandas`; the first when None.
 
         Returns:
-            Named tuples of a place's labels and its value, such as ``(layer, head, value)``, which print as a table.
+            Named tuples of a place's labels and its value, such as ``(layer, head, value)``, which
+            print as a table.
         """
         table = self.table()
         return table.top(table.ranked[0] if kind is None else kind, count)
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with a row for each place: columns of its labels, and of each value.
+        """A ``pandas.DataFrame`` with a row for each place: columns of its labels, and of each
+        value.
 
         Raises:
             InputError: pandas is not installed.
@@ -126,7 +147,8 @@ class Result:
         return pandas.DataFrame({**labels, **columns})
 
     def plot(self, kind: str | None = None, **options: Any) -> Any:
-        """Draw the values by place; see :func:`~glassformer.figures.places.plot_places`, which takes the options.
+        """Draw the values by place; see :func:`~glassformer.figures.places.plot_places`, which
+        takes the options.
 
         Needs the extra ``figures``.
         """
@@ -164,7 +186,9 @@ def counted(count: int, name: str) -> str:
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table: the last column, of numbers, is aligned on the right, the others on the left."""
+    """Lines of a table: the last column, of numbers, is aligned on the right, the others on the
+    left.
+    """
     listed = [tuple(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
     lines = []
@@ -181,7 +205,9 @@ def _shown(table: Table) -> list[tuple[str, Places]]:
 
 
 def _named(place: Any, table: Table) -> list[str]:
-    """The labels of a place, numbers with the name of their axis; without axes of one label, of which all are."""
+    """The labels of a place, numbers with the name of their axis; without axes of one label, of
+    which all are.
+    """
     several = [len(labels) > 1 for labels in table.axes.values()]
     found = []
     for name, label, differs in zip(table.axes, place, several, strict=False):

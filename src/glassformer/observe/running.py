@@ -1,4 +1,6 @@
-"""The block and the attention of a model that are running now, and the positions of their texts that they compute."""
+"""The block and the attention of a model that are running now, and the positions of their texts
+that they compute.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +65,9 @@ class Visit:
         return is_cross(self.point, call, self.cache)
 
     def key_order(self, call: Attended) -> tuple[Tensor | None, int]:
-        """Return the permutation that sorts the keys by position (None: they are sorted), and the first position."""
+        """Return the permutation that sorts the keys by position (None: they are sorted), and the
+        first position.
+        """
         if self.is_cross(call):
             return None, 0
         return key_order(self.cache, self.start, self.length, call.k.shape[2])
@@ -106,7 +110,8 @@ class AttentionRun:
         block: Its block.
         cache: Earlier keys and values; None in a cross-attention.
         captured: Whether its queries and keys have been seen.
-        gradients: Gradients of its output, [batch, query, head * value_dim], one for each backward pass.
+        gradients: Gradients of its output, [batch, query, head * value_dim], one for each backward
+            pass.
     """
 
     point: AttentionPoint
@@ -130,7 +135,8 @@ class Running:
     """What is running: hooks of some blocks and attentions tell it.
 
     Args:
-        block_entered: Called when a block, or an attention in no block, is entered: with it and its arguments.
+        block_entered: Called when a block, or an attention in no block, is entered: with it and its
+            arguments.
         attention_left: Called when an attention is left.
     """
 
@@ -159,10 +165,14 @@ class Running:
         chosen: Iterable[HookPoint],
         attentions: Iterable[AttentionPoint],
     ) -> None:
-        """Follow the blocks of the chosen hook points, and attentions, from their input on, within a scope."""
+        """Follow the blocks of the chosen hook points, and attentions, from their input on, within
+        a scope.
+        """
         self._attentions = list(attentions)
         blocks: dict[nn.Module, int] = {}
-        if self._attentions:  # the first block of a stack ends an attention that has raised and has not left
+        if (
+            self._attentions
+        ):  # the first block of a stack ends an attention that has raised and has not left
             blocks |= {point.module: point.layer for point in of_kind(points, EmbeddingPoint)}
         for point in chosen:
             if isinstance(point, LogitsPoint):  # whose positions are those of the last block
@@ -176,22 +186,32 @@ class Running:
         for block, layer in blocks.items():
             scope.insert(block, "input", partial(self._enter_block, block, layer), Phase.BEFORE)
         for attention in self._attentions:
-            scope.insert(attention.module, "input", partial(self._enter_attention, attention), Phase.BEFORE)
+            scope.insert(
+                attention.module, "input", partial(self._enter_attention, attention), Phase.BEFORE
+            )
 
     def leave_attentions(self, scope: Scope) -> None:
         """Follow the attentions to their output; called after all other hooks of it are inserted."""
         for attention in self._attentions:
-            scope.insert(attention.module, "output", partial(self._leave_attention, attention), Phase.READ)
+            scope.insert(
+                attention.module, "output", partial(self._leave_attention, attention), Phase.READ
+            )
 
     def leave_blocks(self, scope: Scope) -> None:
-        """Follow the blocks to their output, as :meth:`leave_attentions`; without it the last one counts as running."""
+        """Follow the blocks to their output, as :meth:`leave_attentions`; without it the last one
+        counts as running.
+        """
         for block in self._blocks:
             scope.insert(block, "output", partial(self._leave_block, block), Phase.READ)
 
-    def logits_visit(self, point: LogitsPoint, values: Tensor, block: BlockRun) -> tuple[Visit, Tensor]:
-        """Return the call of the module that computes logits after a block, and them with an axis of positions.
+    def logits_visit(
+        self, point: LogitsPoint, values: Tensor, block: BlockRun
+    ) -> tuple[Visit, Tensor]:
+        """Return the call of the module that computes logits after a block, and them with an axis
+        of positions.
 
-        A classifier's have one position; others are perhaps those of the last positions alone, or of some.
+        A classifier's have one position; others are perhaps those of the last positions alone, or
+        of some.
         """
         if is_pooled(point, values):
             require_rows(values, block.shape or None, point.name)
@@ -199,7 +219,9 @@ class Running:
         if values.dim() == 2:  # of the last position, as in generate()
             values = values[:, None]
         length = block.shape[1]
-        return block.visit(point, length, kept_logits(self._arguments, length, values.shape[1])), values
+        return block.visit(
+            point, length, kept_logits(self._arguments, length, values.shape[1])
+        ), values
 
     def _enter_block(self, module: nn.Module, layer: int, values: Tensor, given: Given) -> None:
         cache = cache_of(given)

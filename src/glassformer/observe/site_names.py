@@ -32,7 +32,9 @@ _OF_BLOCK = re.compile(r"(?:blocks\.(?P<layer>\d+)\.)?(?:attn\.)?(?:hook_)?(?P<n
 
 
 def meant_site(name: Any, known: Iterable[str]) -> str:
-    """A sentence that says what an unknown name of a site may have meant: a slip, or a name of TransformerLens."""
+    """A sentence that says what an unknown name of a site may have meant: a slip, or a name of
+    TransformerLens.
+    """
     known = tuple(known)
     match = _OF_BLOCK.fullmatch(name) if isinstance(name, str) else None
     if match is None:
@@ -41,7 +43,12 @@ def meant_site(name: Any, known: Iterable[str]) -> str:
     if site is None and match["name"] in known:
         site = match["name"]
     if site in known:
-        layer = "" if match["layer"] is None else f" with layers={match['layer']}"
+        if match["layer"] is None:
+            layer = ""
+        else:
+            layer = f" with layers={match['layer']}"
         return f"Did you mean '{site}'{layer}?"
     close = close_name(name, known)
-    return "Choose one of these." if close is None else f"Did you mean '{close}'?"
+    if close is None:
+        return "Choose one of these."
+    return f"Did you mean '{close}'?"

@@ -1,4 +1,6 @@
-"""Look at what a running model computes, and change it, by a function of one's own at every named place."""
+"""Look at what a running model computes, and change it, by a function of one's own at every named
+place.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,7 +12,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.layers.attention import Attended, Rewrite, boolean_mask
 from glassformer.observe import hugging_face
 from glassformer.observe.attachment import Attachment
@@ -34,15 +36,17 @@ class Place:
     """A named tensor of a model, as :func:`tapped` passes it to a tap.
 
     Args:
-        name: Its block and its site: ``"layers.3.heads"``. Sites of a cross-attention begin with ``cross_``, and
+        name: Its block and its site: ``"layers.3.heads"``. Sites of a cross-attention begin with
+            ``cross_``, and
             logits stand in no block: ``"logits"``.
         site: What it is, a key of :data:`~glassformer.observe.captured.AXES`.
         layer: Index of its block in its stack.
         source: Whether it belongs to the encoder of an encoder-decoder.
         cross: Whether it belongs to a cross-attention.
         module: The name of its hook point in ``model.named_modules()``.
-        queries: The positions on its axis "query", counted from the start of the text; in cached generation, those
-            of the call. None of :func:`tap_places`, and of a tensor without that axis.
+        queries: The positions on its axis "query", counted from the start of the text; in cached
+            generation, those of the call. None of :func:`tap_places`, and of a tensor without that
+            axis.
         keys: The positions on its axis "key", as ``queries``.
     """
 
@@ -62,12 +66,15 @@ class Place:
 
 
 Tap = Callable[[Place, Shaped[Tensor, "*axes"]], Shaped[Tensor, "*axes"] | None]
-"""From a place and its tensor to what replaces the tensor, of the same shape and dtype; None: nothing."""
+"""From a place and its tensor to what replaces the tensor, of the same shape and dtype; None:
+nothing.
+"""
 
 
 @contextmanager
 def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) -> Iterator[None]:
-    """Call ``tap`` with every named tensor that ``model`` computes within the ``with`` block and its thread::
+    """Call ``tap`` with every named tensor that ``model`` computes within the ``with`` block and
+    its thread::
 
         def without_heads(place, value):
             return value * 0 if place.name == "layers.3.heads" else None
@@ -75,19 +82,22 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
         with tapped(model, without_heads):
             logits = model(tokens)
 
-    What ``tap`` returns replaces the tensor; None keeps it, to the last bit. Places and axes are those of
-    :func:`~glassformer.observe.intervene.intervene`, ``experts`` as :func:`~glassformer.observe.capture.capture` gives
-    them. :func:`tap_places` lists the names.
+    What ``tap`` returns replaces the tensor; None keeps it, to the last bit. Places and axes are
+    those of
+    :func:`~glassformer.observe.intervene.intervene`, ``experts`` as
+    :func:`~glassformer.observe.capture.capture` gives them. :func:`tap_places` lists the names.
 
-    Taps and edits of one site act in the order in which their blocks were opened, and captures read what they leave.
-    ``value`` is a copy, so that a tap may write into it and return it. Gradients flow through it.
+    Taps and edits of one site act in the order in which their blocks were opened, and captures read
+    what they leave. ``value`` is a copy, so that a tap may write into it and return it. Gradients
+    flow through it.
 
     Args:
         model: As for :func:`~glassformer.observe.intervene.intervene`.
-        tap: Takes a :class:`Place` and its tensor. Where the model masks a key, its score stays -inf and its weight
-            must stay 0.
-        sites: The sites at which it is called; all when None. Scores and weights of all heads and the outputs of
-            single experts are computed for the tap, which takes time and memory: name the sites that it reads.
+        tap: Takes a :class:`Place` and its tensor. Where the model masks a key, its score stays
+            -inf and its weight must stay 0.
+        sites: The sites at which it is called; all when None. Scores and weights of all heads and
+            the outputs of single experts are computed for the tap, which takes time and memory:
+            name the sites that it reads.
 
     Example:
         >>> from glassformer.models import Decoder, DecoderConfig
@@ -99,14 +109,18 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
         [1, 4, 3, 8]
 
     Raises:
-        InputError: A compiled model, or one without hook points; an unknown site. From within the model: a value of
-            another shape, dtype or device, NaN or infinity, a weight of a masked key above 0, a tap that writes into
-            its value and returns None. At the end of the block: a tap that was never called.
+        InputError: A compiled model, or one without hook points; an unknown site. From within the
+            model: a value of another shape, dtype or device, NaN or infinity, a weight of a masked
+            key above 0, a tap that writes into its value and returns None. At the end of the block:
+            a tap that was never called.
     """
     model = model if isinstance(model, nn.Module) else network_of(model)
-    require(
-        not hasattr(model, "_orig_mod"), "a compiled model", "the plain one", "Pass the model before torch.compile()."
-    )
+    if hasattr(model, "_orig_mod"):
+        raise InputError(
+            got="a compiled model",
+            expected="the plain one",
+            fix="Pass the model before torch.compile().",
+        )
     points = find_hook_points(model)
     foreign = hugging_face.is_hugging_face(model)
     places = _places(points)
@@ -118,7 +132,10 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
         Attachment(attached, here, points, foreign, taps)
         yield
     if not any(one.called for one in taps):
-        elsewhere = ", while another thread ran the model" if here.elsewhere else ""
+        if here.elsewhere:
+            elsewhere = ", while another thread ran the model"
+        else:
+            elsewhere = ""
         raise InputError(
             got=f"a tap that no call reached{elsewhere}",
             expected="a run of the model within the block",
@@ -127,10 +144,14 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
 
 
 def tap_places(model: Any) -> list[Place]:
-    """Return every place of a model at which :func:`tapped` calls its tap, in the order of its modules."""
+    """Return every place of a model at which :func:`tapped` calls its tap, in the order of its
+    modules.
+    """
     points = find_hook_points(model)
     places = _places(points)
-    return [places[site][point] for point in points for site in SITES if point in places.get(site, {})]
+    return [
+        places[site][point] for point in points for site in SITES if point in places.get(site, {})
+    ]
 
 
 def _places(points: Sequence[HookPoint]) -> dict[str, dict[HookPoint, Place]]:
@@ -164,12 +185,19 @@ def _chosen(sites: str | Sequence[str] | None, places: dict[str, Any]) -> list[s
     if not places:
         raise InputError(
             got="a model without places that can be tapped",
-            expected="a model of glassformer's attention, or one of transformers that calls ALL_ATTENTION_FUNCTIONS",
+            expected=(
+                "a model of glassformer's attention, or one of transformers that calls "
+                "ALL_ATTENTION_FUNCTIONS"
+            ),
             fix="Pass such a model.",
         )
     if sites is None:
         return list(places)
-    chosen = (sites,) if isinstance(sites, str) else tuple(dict.fromkeys(sites))
+    chosen: tuple[str, ...]
+    if isinstance(sites, str):
+        chosen = (sites,)
+    else:
+        chosen = tuple(dict.fromkeys(sites))
     unknown = [site for site in chosen if site not in places]
     if unknown or not chosen:
         raise InputError(
@@ -195,7 +223,9 @@ class _UserTap:
         return self._tapped(visit.point, values, queries=queries)
 
     def attended(self, visit: Visit, call: Attended) -> Attended:
-        """Return a call of an attention with what the tap gives for its queries, keys, values, scores or weights."""
+        """Return a call of an attention with what the tap gives for its queries, keys, values,
+        scores or weights.
+        """
         point = visit.point
         _, queries = visit.rows(None)
         if self.site == "q":
@@ -212,7 +242,9 @@ class _UserTap:
             if new is None:
                 return call
             new = values.index_copy(2, slots, new)
-            return replace(call, k=new) if self.site == "k" else replace(call, v=new)
+            if self.site == "k":
+                return replace(call, k=new)
+            return replace(call, v=new)
         assert isinstance(point, AttentionPoint)
         heads = tuple(range(point.heads))
         rewritten = partial(self._rewritten, point, call, slots, queries, keys)
@@ -237,7 +269,9 @@ class _UserTap:
             require_zero(new, allowed_keys(boolean_mask(call)), self.points[point].name)
         return new
 
-    def experts(self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]) -> tuple[Tensor, Tensor] | None:
+    def experts(
+        self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]
+    ) -> tuple[Tensor, Tensor] | None:
         """Return what the tap gives for the outputs of the chosen experts, and where it is new."""
         _, queries = visit.rows(None)
         before = outputs()
@@ -273,7 +307,10 @@ class _UserTap:
             )
         if (new.shape, new.dtype, new.device) != (values.shape, values.dtype, values.device):
             raise InputError(
-                got=f"a tap that returns {list(new.shape)} {new.dtype} on {new.device} for {place.name}",
+                got=(
+                    f"a tap that returns {list(new.shape)} {new.dtype} on {new.device} for "
+                    f"{place.name}"
+                ),
                 expected=f"{list(values.shape)} {values.dtype} on {values.device}",
                 fix="Return a tensor like the one that was passed.",
             )

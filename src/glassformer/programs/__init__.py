@@ -1,4 +1,6 @@
-"""Programs over sequences, compiled into transformers whose every weight follows from them, and verified."""
+"""Programs over sequences, compiled into transformers whose every weight follows from them, and
+verified.
+"""
 
 from glassformer.programs.certificate import ProgramCertificate, verify_program
 from glassformer.programs.compiler import compile_program

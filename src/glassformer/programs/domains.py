@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from glassformer.errors import InputError, require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.programs.language import (
     Aggregate,
     Combined,
@@ -38,7 +38,8 @@ MOST_VALUES = 4096
 
 @dataclass(eq=False, frozen=True)
 class Domains:
-    """Value sets of variables, and facts about selectors, for sequences of up to ``max_len`` tokens.
+    """Value sets of variables, and facts about selectors, for sequences of up to ``max_len``
+    tokens.
 
     Every value that can occur is in its set; some of the set may not occur.
     """
@@ -50,21 +51,47 @@ class Domains:
 
     def __post_init__(self) -> None:
         require_positive(max_len=self.max_len)
-        require(self.max_len <= MOST_VALUES, f"max_len = {self.max_len}", f"at most {MOST_VALUES}", "Shorten it.")
-        got, fix = f"a vocabulary of type {type(self.vocabulary).__name__}", "List each token once."
-        require(isinstance(self.vocabulary, Sequence), got, "a text or a list of tokens", fix)
+        if not self.max_len <= MOST_VALUES:
+            raise InputError(
+                got=f"max_len = {self.max_len}",
+                expected=f"at most {MOST_VALUES}",
+                fix="Shorten it.",
+            )
+        got = f"a vocabulary of type {type(self.vocabulary).__name__}"
+        fix = "List each token once."
+        if not isinstance(self.vocabulary, Sequence):
+            raise InputError(
+                got=got,
+                expected="a text or a list of tokens",
+                fix=fix,
+            )
         object.__setattr__(self, "vocabulary", tuple(self.vocabulary))
         for token in self.vocabulary:
             require_value(token, "the vocabulary with")
-        different = len(self.vocabulary) == len(distinct(self.vocabulary)) > 0 and None not in self.vocabulary
-        require(different, f"vocabulary = {self.vocabulary!r}", "different tokens, none of them None", fix)
+        different = (
+            len(self.vocabulary) == len(distinct(self.vocabulary)) > 0
+            and None not in self.vocabulary
+        )
+        if not different:
+            raise InputError(
+                got=f"vocabulary = {self.vocabulary!r}",
+                expected="different tokens, none of them None",
+                fix=fix,
+            )
 
     @remembered
     def of(self, part: Variable) -> tuple[Value, ...] | None:
-        """The values that a variable may have, None among them; nothing if there are more than ``MOST_VALUES``."""
+        """The values that a variable may have, None among them; nothing if there are more than
+        ``MOST_VALUES``.
+        """
         found = self._find(part)
-        values = () if found is None else tuple(sorted(distinct(found), key=_order))
-        return None if found is None or len(values) > MOST_VALUES else values
+        if found is None:
+            values = ()
+        else:
+            values = tuple(sorted(distinct(found), key=_order))
+        if found is None or len(values) > MOST_VALUES:
+            return None
+        return values
 
     def listed(self, part: Variable) -> tuple[Value, ...]:
         """The same; an error that names the variable if there are too many."""
@@ -95,8 +122,14 @@ class Domains:
         if found is not None:
             return all(map(is_number, found))
         if isinstance(part, Aggregate):
-            return self.numeric(part.values) and (self.reflexive(part.selector) or is_number(part.default))
-        return isinstance(part, Elementwise) and part.linear is not None and all(map(self.numeric, part.sources))
+            return self.numeric(part.values) and (
+                self.reflexive(part.selector) or is_number(part.default)
+            )
+        return (
+            isinstance(part, Elementwise)
+            and part.linear is not None
+            and all(map(self.numeric, part.sources))
+        )
 
     def averaged(self, part: Aggregate) -> bool:
         """Whether different numbers may be averaged."""
@@ -118,13 +151,17 @@ class Domains:
         def value(one: Variable) -> Value:
             if one not in known:
                 assert isinstance(one, Elementwise)
-                known[one] = apply(one, [known[each] if each in known else value(each) for each in one.sources])
+                known[one] = apply(
+                    one, [known[each] if each in known else value(each) for each in one.sources]
+                )
             return known[one]
 
         return value(part)
 
     def combinations(self, parts: Sequence[Variable]) -> Iterator[dict[Variable, Value]] | None:
-        """Every combination of the values of ``parts``; nothing if there are more than ``MOST_VALUES``."""
+        """Every combination of the values of ``parts``; nothing if there are more than
+        ``MOST_VALUES``.
+        """
         sets = [self.of(part) for part in parts]
         known = [each for each in sets if each is not None]
         if len(known) < len(sets) or math.prod(map(len, known)) > MOST_VALUES:
@@ -135,8 +172,12 @@ class Domains:
     def single(self, part: Selector) -> bool:
         """Whether a query can never select two keys."""
         if isinstance(part, Combined):  # one part is, without which the whole does not hold
-            found, corners = list(map(self.single, part.parts)), list(np.ndindex(*[2] * len(part.parts)))
-            without = [any(part.function(*bits) for bits in corners if not bits[place]) for place in range(len(found))]
+            found = list(map(self.single, part.parts))
+            corners = list(np.ndindex(*[2] * len(part.parts)))
+            without = [
+                any(part.function(*bits) for bits in corners if not bits[place])
+                for place in range(len(found))
+            ]
             return any(one and not holds for one, holds in zip(found, without, strict=True))
         assert isinstance(part, Select)
         if [root for root in self.roots(part.keys) if root is not indices]:
@@ -152,12 +193,17 @@ class Domains:
             return all(found) and bool(part.function(*found))
         assert isinstance(part, Select)
         table = self.table(part)
-        return bool((table.diagonal() if self.key(part.keys) == self.key(part.queries) else table).all())
+        return bool(
+            (table.diagonal() if self.key(part.keys) == self.key(part.queries) else table).all()
+        )
 
     @remembered
     def table(self, part: Select) -> Bool[np.ndarray, "query key"]:
-        """The predicate of all pairs of a query's and a key's value, in the order of :meth:`listed`."""
-        keys, queries = self.listed(part.keys), self.listed(part.queries)
+        """The predicate of all pairs of a query's and a key's value, in the order of
+        :meth:`listed`.
+        """
+        keys = self.listed(part.keys)
+        queries = self.listed(part.queries)
         rows = np.zeros((len(queries), len(keys)), dtype=bool)
         for row, query in zip(rows, queries, strict=True):
             row[:] = [fulfils(part, key, query) for key in keys]
@@ -168,11 +214,22 @@ class Domains:
         """Equal for parts that compute the same, as far as their tables tell."""
         found: tuple[Any, ...] = "part", id(part)
         if isinstance(part, Select):
-            found = "select", self.key(part.keys), self.key(part.queries), self.table(part).tobytes()
+            found = (
+                "select",
+                self.key(part.keys),
+                self.key(part.queries),
+                self.table(part).tobytes(),
+            )
         elif isinstance(part, Combined):
             found = part.function, *map(self.key, part.parts)
         elif isinstance(part, Aggregate):
-            found = "aggregate", self.key(part.selector), self.key(part.values), typed(part.default), part.single
+            found = (
+                "aggregate",
+                self.key(part.selector),
+                self.key(part.values),
+                typed(part.default),
+                part.single,
+            )
         elif isinstance(part, Width):
             found = "width", self.key(part.selector)
         elif isinstance(part, Elementwise):
@@ -207,7 +264,11 @@ class Domains:
         if values is not None and self.averaged(part):
             means = self._means([value for value in values if is_number(value)])
             found = None if means is None else (*means, *values)
-        default = () if self.reflexive(part.selector) else (part.default,)
+        default: tuple[Any, ...]
+        if self.reflexive(part.selector):
+            default = ()
+        else:
+            default = (part.default,)
         return None if found is None else [*found, *default]
 
     def _sums(self, part: Elementwise) -> Sequence[Value] | None:
@@ -222,7 +283,8 @@ class Domains:
         scale = math.lcm(*(each.denominator for term in terms for each in term))
         sums = {0}
         for term in terms:
-            numbers, before = {int(each * scale) for each in term}, sums
+            numbers = {int(each * scale) for each in term}
+            before = sums
             sums = set()
             for one in before:
                 sums.update(one + number for number in numbers)
@@ -235,7 +297,8 @@ class Domains:
         exact = list(map(Fraction, values))
         scale = math.lcm(*(each.denominator for each in exact))
         numbers = [int(each * scale) for each in exact]
-        sums, means = set[int](), set[Fraction]()
+        sums = set[int]()
+        means = set[Fraction]()
         for count in range(2, self.max_len + 1):
             if max(len(sums), len(numbers)) * len(numbers) > MOST_VALUES * 64:
                 return None
@@ -252,4 +315,6 @@ def _order(value: Value) -> tuple[int, Any, str]:
     if value is None:
         return 2, "", ""
     kind = type(value).__name__
-    return (0, value, f"{kind} {value!r}") if is_number(value) else (1, f"{kind} {value!r}", "")
+    if is_number(value):
+        return (0, value, f"{kind} {value!r}")
+    return (1, f"{kind} {value!r}", "")

@@ -1,6 +1,8 @@
-"""A program on many sequences of one length at once: what :class:`~.language.Interpreter` gives, by tables.
+"""A program on many sequences of one length at once: what :class:`~.language.Interpreter` gives, by
+tables.
 
-Functions and predicates are called once for each combination of values that occurs, not for each position.
+Functions and predicates are called once for each combination of values that occurs, not for each
+position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,9 +56,13 @@ class Batch:
         causal: bool = False,
         given: Mapping[Variable, Column] | None = None,
     ) -> None:
-        self._tokens, self._vocabulary = sequences, list(vocabulary)
+        self._tokens = sequences
+        self._vocabulary = list(vocabulary)
         count, length = sequences.shape
-        self._seen = np.tri(length, dtype=bool) if causal else np.ones((length, length), dtype=bool)
+        if causal:
+            self._seen = np.tri(length, dtype=bool)
+        else:
+            self._seen = np.ones((length, length), dtype=bool)
         self._shape = count, length
         self.defined: Bool[np.ndarray, " sequence"] = np.ones(count, dtype=bool)
         self._given = given or {}
@@ -82,7 +88,8 @@ class Batch:
 
     def _elementwise(self, part: Elementwise) -> Column:
         columns = [self.column(source) for source in part.sources]
-        joint, known = np.zeros(self._shape, dtype=np.int64), list[tuple[Value, ...]]([()])
+        joint = np.zeros(self._shape, dtype=np.int64)
+        known = list[tuple[Value, ...]]([()])
         for codes, values in columns:  # only what occurs so far is combined with what is next
             found, joint = _unique(joint * len(values) + codes, len(known) * len(values))
             pairs = (divmod(each, len(values)) for each in found.tolist())
@@ -95,7 +102,8 @@ class Batch:
         first = np.take_along_axis(codes, chosen.argmax(2), 1)
         same = ((codes[:, None] == first[..., None]) | ~chosen).all(2)
         default = len(values)
-        out, results = np.where(count == 0, default, first), [*values, part.default]
+        out = np.where(count == 0, default, first)
+        results = [*values, part.default]
         several = ~same & (count > 0)
         if several.any():
             fits = np.array([is_number(value) and not part.single for value in values])
@@ -105,7 +113,9 @@ class Batch:
             exact = [Fraction(value) if is_number(value) else Fraction(0) for value in values]
             scale = lcm(*(each.denominator for each in exact))
             whole = [int(each * scale) for each in exact]
-            longest = max(map(abs, whole)) * self._shape[1]  # Python's integers where numpy's are too short
+            longest = (
+                max(map(abs, whole)) * self._shape[1]
+            )  # Python's integers where numpy's are too short
             numbers = np.array(whole, dtype=np.int64 if longest < 2**62 else object)
             sums = np.where(chosen, numbers[codes][:, None], 0).sum(2)[several]
             totals, place = np.unique(sums, return_inverse=True)
@@ -120,14 +130,23 @@ class Batch:
     def _holds(self, part: Selector) -> Bool[np.ndarray, "sequence query key"]:
         if isinstance(part, Combined):
             whole = [self._holds(each) for each in part.parts]
-            corners = np.array([part.function(*map(bool, bits)) for bits in np.ndindex(*[2] * len(whole))], dtype=bool)
+            corners = np.array(
+                [part.function(*map(bool, bits)) for bits in np.ndindex(*[2] * len(whole))],
+                dtype=bool,
+            )
             return corners.reshape([2] * len(whole))[tuple(each.astype(np.intp) for each in whole)]
         assert isinstance(part, Select)
-        (keys, key_values), (queries, query_values) = self.column(part.keys), self.column(part.queries)
+        (keys, key_values), (queries, query_values) = (
+            self.column(part.keys),
+            self.column(part.queries),
+        )
         joint = queries[:, :, None] * len(key_values) + keys[:, None, :]
         found, where = _unique(joint, len(query_values) * len(key_values))
         pairs = (divmod(each, len(key_values)) for each in found.tolist())
-        table = np.array([fulfils(part, key_values[key], query_values[query]) for query, key in pairs], dtype=bool)
+        table = np.array(
+            [fulfils(part, key_values[key], query_values[query]) for query, key in pairs],
+            dtype=bool,
+        )
         return table[where]
 
 
@@ -136,7 +155,8 @@ def blocks(
 ) -> Iterator[Int[np.ndarray, "sequence position"]]:
     """Sequences of one length each, of 1 to ``most`` tokens, shorter ones first, ``limit`` in all.
 
-    A block has at most ``at_once`` of them, and fewer where their pairs of positions would take much memory.
+    A block has at most ``at_once`` of them, and fewer where their pairs of positions would take
+    much memory.
     """
     for length in range(1, most + 1):
         count = min(letters**length, limit)

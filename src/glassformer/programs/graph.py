@@ -6,7 +6,9 @@ from glassformer.programs.domains import Domains
 from glassformer.programs.language import Selector, Value, Variable
 from glassformer.text import one_line
 
-_LONGEST_NAME, _LONGEST_VALUE, _MOST_VALUES = 32, 20, 6
+_LONGEST_NAME = 32
+_LONGEST_VALUE = 20
+_MOST_VALUES = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,9 @@ def value_in_words(value: Value) -> str:
     """A value on one line: numbers in six digits, tuples without quotation marks."""
     if isinstance(value, tuple):
         return f"({', '.join(map(value_in_words, value))})"
-    return f"{value:.6g}" if isinstance(value, float) else one_line(str(value), _LONGEST_VALUE)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return one_line(str(value), _LONGEST_VALUE)
 
 
 def values_in_words(domain: tuple[Value, ...] | None) -> str:
@@ -57,18 +61,30 @@ def values_in_words(domain: tuple[Value, ...] | None) -> str:
     if whole and len(domain) > 2 and domain == tuple(range(domain[0], domain[0] + len(domain))):
         return f"{domain[0]} to {domain[-1]}"
     shown = [value_in_words(value) for value in domain[:_MOST_VALUES]]
-    more = [f"... ({len(domain)} values)"] if len(domain) > _MOST_VALUES else []
+    if len(domain) > _MOST_VALUES:
+        more = [f"... ({len(domain)} values)"]
+    else:
+        more = []
     return ", ".join([*shown, *more])
 
 
 def draw_graph(program: Variable, domains: Domains) -> str:
-    """A line for each part: its number, what it computes from which others, its name, and its possible values."""
+    """A line for each part: its number, what it computes from which others, its name, and its
+    possible values.
+    """
     rows = []
     for place, node in enumerate(graph(program)):
-        made = f"{node.part.kind} of {', '.join(map(str, node.sources))}" if node.sources else node.part.kind
-        known = values_in_words(domains.of(node.part)) if isinstance(node.part, Variable) else ""
+        if node.sources:
+            made = f"{node.part.kind} of {', '.join(map(str, node.sources))}"
+        else:
+            made = node.part.kind
+        if isinstance(node.part, Variable):
+            known = values_in_words(domains.of(node.part))
+        else:
+            known = ""
         rows.append((str(place), made, node.name, known))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
-        f"{row[0]:>{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip() for row in rows
+        f"{row[0]:>{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()
+        for row in rows
     )

@@ -1,4 +1,5 @@
-"""Programs over sequences: variables with a value at each position, and selectors between positions.
+"""Programs over sequences: variables with a value at each position, and selectors between
+positions.
 
 A program is a :class:`Variable`, built from ``tokens`` and ``indices``::
 
@@ -7,10 +8,11 @@ A program is a :class:`Variable`, built from ``tokens`` and ``indices``::
     before = select(indices, indices, lambda key, query: key == query - 1)
     previous = aggregate(before, tokens)                 # "abac" -> None a b a
 
-Calling a program runs it on a sequence; that is its definition. :mod:`glassformer.programs.compiler` turns it
-into the weights of a transformer.
+Calling a program runs it on a sequence; that is its definition.
+:mod:`glassformer.programs.compiler` turns it into the weights of a transformer.
 
-Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981 (RASP); Lindner et al. 2023, arXiv 2301.05062.
+Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981 (RASP); Lindner et al.
+2023, arXiv 2301.05062.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from itertools import compress
 from numbers import Rational
 from typing import Any, ClassVar, Literal, TypeVar
 
-from glassformer.errors import InputError, first_line, require
+from glassformer.errors import InputError, first_line
 
 Value = Any
 """A number, a string, a tuple of values, or None where there is no value. See :func:`typed`."""
@@ -60,8 +62,12 @@ class _Part:
     kind: ClassVar[Kind]
 
     def __post_init__(self) -> None:
-        name = self.label or self._describe()  # of limited length, because names contain those of other parts
-        object.__setattr__(self, "label", name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}...")
+        name = (
+            self.label or self._describe()
+        )  # of limited length, because names contain those of other parts
+        object.__setattr__(
+            self, "label", name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+        )
 
     def named(self, label: str) -> Any:
         """The same part with a name, which errors, reports and pictures use."""
@@ -69,7 +75,9 @@ class _Part:
 
     @property
     def reads(self) -> tuple[Any, ...]:
-        """The parts that it is made of: of a select keys and queries, of an aggregate its selector and values."""
+        """The parts that it is made of: of a select keys and queries, of an aggregate its selector
+        and values.
+        """
         fields = (value if isinstance(value, tuple) else (value,) for value in vars(self).values())
         return tuple(part for parts in fields for part in parts if isinstance(part, _Part))
 
@@ -83,7 +91,9 @@ class _Part:
         raise NotImplementedError
 
     def __bool__(self) -> bool:
-        raise InputError(f"the truth of {self}", "a program without if, and, or, not", "Use &, | and ~.")
+        raise InputError(
+            f"the truth of {self}", "a program without if, and, or, not", "Use &, | and ~."
+        )
 
 
 def _operator(sign: str, function: Callable[[Value, Value], Value]) -> Callable[[Any, Any], Any]:
@@ -92,7 +102,9 @@ def _operator(sign: str, function: Callable[[Value, Value], Value]) -> Callable[
     def method(self: Variable, other: Any) -> Variable:
         if isinstance(other, Variable):
             return Elementwise(function, (self, other), label=f"({self} {sign} {other})")
-        return Elementwise(lambda value: function(value, other), (self,), label=f"({self} {sign} {_shown(other)})")
+        return Elementwise(
+            lambda value: function(value, other), (self,), label=f"({self} {sign} {_shown(other)})"
+        )
 
     return method
 
@@ -129,7 +141,9 @@ class Variable(_Part):
         return _linear((self, -1))
 
     def __mul__(self, other: Any) -> Variable:
-        return self._times(other) if isinstance(other, Variable) else _linear((self, other))
+        if isinstance(other, Variable):
+            return self._times(other)
+        return _linear((self, other))
 
     def __rmul__(self, other: Any) -> Variable:
         return _linear((self, other))
@@ -137,7 +151,12 @@ class Variable(_Part):
     def __truediv__(self, other: Any) -> Variable:
         if isinstance(other, Variable):
             return self._over(other)
-        require(other != 0, f"{self} / 0", "a divisor that is not 0", "Divide by another number.")
+        if other == 0:
+            raise InputError(
+                got=f"{self} / 0",
+                expected="a divisor that is not 0",
+                fix="Divide by another number.",
+            )
         return _linear((self, _exact(1) / _exact(other)))
 
     _times = _operator("*", lambda a, b: _exact(a) * _exact(b))
@@ -168,7 +187,9 @@ class Input(Variable):
 
     def named(self, label: str) -> Any:
         """Refused: there are these two inputs alone."""
-        raise InputError(f"{self}.named({label!r})", "the result of an operation", f"Use {self} as it is.")
+        raise InputError(
+            f"{self}.named({label!r})", "the result of an operation", f"Use {self} as it is."
+        )
 
 
 tokens = Input("tokens")
@@ -196,11 +217,21 @@ class Selector(_Part):
     """Which keys each query selects. ``&``, ``|`` and ``~`` combine selectors."""
 
     def __and__(self, other: Selector) -> Selector:
-        require(isinstance(other, Selector), f"{self} & {other}", "two selectors", "Use select().")
+        if not isinstance(other, Selector):
+            raise InputError(
+                got=f"{self} & {other}",
+                expected="two selectors",
+                fix="Use select().",
+            )
         return Combined(operator.and_, (self, other), label=f"({self} & {other})")
 
     def __or__(self, other: Selector) -> Selector:
-        require(isinstance(other, Selector), f"{self} | {other}", "two selectors", "Use select().")
+        if not isinstance(other, Selector):
+            raise InputError(
+                got=f"{self} | {other}",
+                expected="two selectors",
+                fix="Use select().",
+            )
         return Combined(operator.or_, (self, other), label=f"({self} | {other})")
 
     def __invert__(self) -> Selector:
@@ -271,18 +302,30 @@ class Width(Variable):
 
 def elementwise(function: Callable[..., Value], *sources: Variable, label: str = "") -> Variable:
     """``function`` of the values of ``sources`` at each position; None where one of these is None."""
-    require(len(sources) > 0, "no sources", "at least one variable", "Pass the variables that it is a function of.")
+    if len(sources) <= 0:
+        raise InputError(
+            got="no sources",
+            expected="at least one variable",
+            fix="Pass the variables that it is a function of.",
+        )
     for source in sources:
         _require_variable("sources", source)
     return Elementwise(function, sources, label=label)
 
 
 def select(keys: Variable, queries: Variable, predicate: Predicate, label: str = "") -> Selector:
-    """The keys whose value fulfils ``predicate(key, query)``. A value of None is never selected and selects nothing."""
+    """The keys whose value fulfils ``predicate(key, query)``. A value of None is never selected and
+    selects nothing.
+    """
     _require_variable("keys", keys)
     _require_variable("queries", queries)
     ok = callable(predicate) and not isinstance(predicate, _Part)
-    require(ok, f"predicate = {_shown(predicate)}", "a function of a key's and a query's value", "Use operator.eq.")
+    if not ok:
+        raise InputError(
+            got=f"predicate = {_shown(predicate)}",
+            expected="a function of a key's and a query's value",
+            fix="Use operator.eq.",
+        )
     return Select(keys, queries, predicate, label)
 
 
@@ -290,38 +333,62 @@ everything = Select(tokens, tokens, lambda key, query: True, "everything")
 """Selects all keys."""
 
 
-def aggregate(selector: Selector, values: Variable, default: Value = None, label: str = "") -> Variable:
+def aggregate(
+    selector: Selector, values: Variable, default: Value = None, label: str = ""
+) -> Variable:
     """The mean of the selected values, or ``default`` where nothing is selected.
 
     Values that are no numbers have a mean only if all that are selected are equal.
     """
     _require_variable("values", values)
-    require(isinstance(selector, Selector), f"selector = {selector}", "a selector", "Use select().")
+    if not isinstance(selector, Selector):
+        raise InputError(
+            got=f"selector = {selector}",
+            expected="a selector",
+            fix="Use select().",
+        )
     require_value(default, "default =")
     return Aggregate(selector, values, default, label)
 
 
 def pick(selector: Selector, values: Variable, default: Value = None, label: str = "") -> Variable:
-    """The selected value, or ``default`` where nothing is selected; an error if different values are selected.
+    """The selected value, or ``default`` where nothing is selected; an error if different values
+    are selected.
 
-    Of numbers this takes fewer parameters than :func:`aggregate` where the selector is not seen to choose one key.
+    Of numbers this takes fewer parameters than :func:`aggregate` where the selector is not seen to
+    choose one key.
     """
     return replace(aggregate(selector, values, default, label), single=True)  # type: ignore[type-var]
 
 
 def selector_width(selector: Selector, label: str = "") -> Variable:
     """How many keys each query selects."""
-    require(isinstance(selector, Selector), f"selector = {selector}", "a selector", "Use select().")
+    if not isinstance(selector, Selector):
+        raise InputError(
+            got=f"selector = {selector}",
+            expected="a selector",
+            fix="Use select().",
+        )
     return Width(selector, label)
 
 
 def _require_variable(name: str, given: object) -> None:
-    require(isinstance(given, Variable), f"{name} = {given}", "a variable", "Build it from tokens and indices.")
+    if not isinstance(given, Variable):
+        raise InputError(
+            got=f"{name} = {given}",
+            expected="a variable",
+            fix="Build it from tokens and indices.",
+        )
 
 
 def _exact(number: Any) -> Fraction:
     ok = is_number(number) and number - number == 0
-    require(ok, f"{number!r} in a sum", "a finite number or a variable", "Use elementwise() for other values.")
+    if not ok:
+        raise InputError(
+            got=f"{number!r} in a sum",
+            expected="a finite number or a variable",
+            fix="Use elementwise() for other values.",
+        )
     return Fraction(number)
 
 
@@ -331,11 +398,17 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
     for each, factor in terms:
         if isinstance(each, Variable):
             sums[each] = sums.get(each, Fraction(0)) + _exact(factor)
-    sources, factors = tuple(sums), tuple(sums.values())
-    constant = sum((_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)), Fraction(0))
+    sources = tuple(sums)
+    factors = tuple(sums.values())
+    constant = sum(
+        (_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)),
+        Fraction(0),
+    )
     for number in (constant, *factors):
         require_value(number, "a factor or a constant of")
-    start, *multiples = map(simplest, (constant, *factors))  # integers are added faster than fractions
+    start, *multiples = map(
+        simplest, (constant, *factors)
+    )  # integers are added faster than fractions
 
     def function(*values: Value) -> Value:
         total = start
@@ -352,7 +425,9 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
 
 
 def typed(value: Value) -> Any:
-    """What tells a value from all others: True, 1, 1.0 and Fraction(1) are equal in Python, and different values."""
+    """What tells a value from all others: True, 1, 1.0 and Fraction(1) are equal in Python, and
+    different values.
+    """
     if isinstance(value, tuple):
         return (type(value), *map(typed, value))
     return type(value), repr(value) if isinstance(value, float) else value
@@ -369,14 +444,20 @@ def is_number(value: Value) -> bool:
 
 
 def simplest(value: Value) -> Value:
-    """A whole fraction as an int, NumPy's numbers as Python's, which do not overflow; other values as they are."""
+    """A whole fraction as an int, NumPy's numbers as Python's, which do not overflow; other values
+    as they are.
+    """
     if isinstance(value, float):
         return float(value)
-    return int(value.numerator) if isinstance(value, Rational) and value.denominator == 1 else value
+    if isinstance(value, Rational) and value.denominator == 1:
+        return int(value.numerator)
+    return value
 
 
 def apply(part: Elementwise, values: Sequence[Value]) -> Value:
-    """The function of ``part``, with errors that name it; among them those for NaN and infinite numbers."""
+    """The function of ``part``, with errors that name it; among them those for NaN and infinite
+    numbers.
+    """
     if not part.takes_none and any(value is None for value in values):
         return None
     try:
@@ -404,15 +485,22 @@ def _given(part: Elementwise, values: Sequence[Value]) -> str:
 def require_value(value: Value, context: str) -> None:
     """Refuse all but texts, None, numbers that are finite in float64, and tuples of these."""
     if not _is_value(value):
-        got, fix = f"{context} {_shown(value)}", "Use Python's own types, and None where there is no value."
-        require(False, got, "a finite number, a string, None or a tuple of these", fix)
+        raise InputError(
+            got=f"{context} {_shown(value)}",
+            expected="a finite number, a string, None or a tuple of these",
+            fix="Use Python's own types, and None where there is no value.",
+        )
 
 
 def _is_value(value: Value) -> bool:
     def fits(value: Value) -> bool:
         if isinstance(value, tuple):
             return all(map(fits, value))
-        return value is None or isinstance(value, str) or (is_number(value) and float(value) - float(value) == 0)
+        return (
+            value is None
+            or isinstance(value, str)
+            or (is_number(value) and float(value) - float(value) == 0)
+        )
 
     try:
         return fits(value)
@@ -423,7 +511,9 @@ def _is_value(value: Value) -> bool:
 def _shown(value: Value) -> str:
     try:
         text = repr(value)
-        return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
+        if len(text) <= _LONGEST_NAME:
+            return text
+        return f"{text[: _LONGEST_NAME - 3]}..."
     except Exception:  # an integer of more digits than Python writes
         return f"a value of type {type(value).__name__}"
 
@@ -436,8 +526,12 @@ def mean(selected: Sequence[Value], part: Aggregate) -> Value:
     if all(typed(value) == first for value in selected):
         return selected[0]
     numbers = not part.single and all(map(is_number, selected))
-    got = f"{part}, which selects {', '.join(map(_shown, selected))}"
-    require(numbers, got, "numbers, or a single value", "Make the selector choose one key.")
+    if not numbers:
+        raise InputError(
+            got=f"{part}, which selects {', '.join(map(_shown, selected))}",
+            expected="numbers, or a single value",
+            fix="Make the selector choose one key.",
+        )
     return simplest(sum(map(_exact, selected), Fraction(0)) / len(selected))
 
 
@@ -460,8 +554,18 @@ class Interpreter:
 
     def __post_init__(self) -> None:
         ok = isinstance(self.sequence, Sequence)
-        require(ok, f"{_shown(self.sequence)} for a sequence", "a text or a list of tokens", "Pass some tokens.")
-        require(len(self.sequence) > 0, "an empty sequence", "at least one token", "Pass some tokens.")
+        if not ok:
+            raise InputError(
+                got=f"{_shown(self.sequence)} for a sequence",
+                expected="a text or a list of tokens",
+                fix="Pass some tokens.",
+            )
+        if len(self.sequence) <= 0:
+            raise InputError(
+                got="an empty sequence",
+                expected="at least one token",
+                fix="Pass some tokens.",
+            )
 
     @remembered
     def values(self, part: Variable) -> list[Value]:
@@ -471,11 +575,15 @@ class Interpreter:
         if part is indices:
             return list(range(len(self.sequence)))
         if isinstance(part, Elementwise):
-            return [apply(part, values) for values in zip(*map(self.values, part.sources), strict=True)]
+            return [
+                apply(part, values) for values in zip(*map(self.values, part.sources), strict=True)
+            ]
         if isinstance(part, Width):
             return list(map(sum, self.selected(part.selector)))
         if not isinstance(part, Aggregate):
-            raise InputError(f"{part!r}", "a variable of this language", "Build it from tokens and indices.")
+            raise InputError(
+                f"{part!r}", "a variable of this language", "Build it from tokens and indices."
+            )
         column = self.values(part.values)
         return [mean([*compress(column, row)], part) for row in self.selected(part.selector)]
 
@@ -492,7 +600,8 @@ class Interpreter:
             rows = zip(*map(self._holds, part.parts), strict=True)
             return [[bool(part.function(*each)) for each in zip(*row, strict=True)] for row in rows]
         assert isinstance(part, Select)
-        keys, queries = self.values(part.keys), self.values(part.queries)
+        keys = self.values(part.keys)
+        queries = self.values(part.queries)
         return [[fulfils(part, key, query) for key in keys] for query in queries]
 
 

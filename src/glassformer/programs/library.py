@@ -1,7 +1,8 @@
-"""Programs to start from: functions that build them, and :data:`PROGRAMS` with a vocabulary and a length for each.
+"""Programs to start from: functions that build them, and :data:`PROGRAMS` with a vocabulary and a
+length for each.
 
-A Python file can define another one: ``program``, ``vocabulary`` and ``max_len``, and optionally ``causal`` and
-``about``. It is read by :func:`read_program`::
+A Python file can define another one: ``program``, ``vocabulary`` and ``max_len``, and optionally
+``causal`` and ``about``. It is read by :func:`read_program`::
 
     import operator
     from glassformer.programs import select, selector_width, tokens
@@ -9,8 +10,8 @@ A Python file can define another one: ``program``, ``vocabulary`` and ``max_len`
     program = selector_width(select(tokens, tokens, operator.eq), "histogram")
     vocabulary, max_len = "abcd", 5
 
-Source: Weiss et al. 2021, arXiv 2106.06981 (histograms, sorting, balanced brackets); Lindner et al. 2023, arXiv
-2301.05062 (tracr's library); Olsson et al. 2022, arXiv 2209.11895 (induction).
+Source: Weiss et al. 2021, arXiv 2106.06981 (histograms, sorting, balanced brackets); Lindner et al.
+2023, arXiv 2301.05062 (tracr's library); Olsson et al. 2022, arXiv 2209.11895 (induction).
 """
 
 import operator
@@ -20,7 +21,7 @@ from functools import reduce
 from itertools import product
 from pathlib import Path
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.files import local_path
 from glassformer.programs.domains import Domains
 from glassformer.programs.language import (
@@ -75,7 +76,12 @@ def shift(values: Variable, offset: int, default: Value = None) -> Variable:
 
 def detect(values: Variable, pattern: Sequence[Value]) -> Variable:
     """Whether ``pattern`` ends at each position; None where there are too few positions before."""
-    require(len(pattern) > 0, "an empty pattern", "at least one value", "Pass what to look for.")
+    if len(pattern) <= 0:
+        raise InputError(
+            got="an empty pattern",
+            expected="at least one value",
+            fix="Pass what to look for.",
+        )
     places = reversed(list(enumerate(reversed(pattern))))
     found = [shift(values == value, back) if back else values == value for back, value in places]
     return reduce(operator.and_, found).named(f"ends in {pattern}")
@@ -93,9 +99,13 @@ def pair_balance(opening: Value, closing: Value) -> Variable:
 
 
 def shuffle_dyck(pairs: Sequence[str]) -> Variable:
-    """Whether brackets of each pair are balanced, whatever lies between them: ``([)]`` is; at every position."""
+    """Whether brackets of each pair are balanced, whatever lies between them: ``([)]`` is; at every
+    position.
+    """
     balances = [pair_balance(*pair).named(f"balance of {pair}") for pair in pairs]
-    negative = reduce(operator.or_, [balance < 0 for balance in balances]).named("some balance below 0")
+    negative = reduce(operator.or_, [balance < 0 for balance in balances]).named(
+        "some balance below 0"
+    )
     closed = reduce(operator.and_, [balance == 0 for balance in balances]).named("all balances 0")
     last = fetch(closed, length - 1).named("balanced at the end")
     below = aggregate(everything, negative, 0, label="share of balances below 0")
@@ -105,20 +115,31 @@ def shuffle_dyck(pairs: Sequence[str]) -> Variable:
 def dyck(pairs: Sequence[str]) -> Variable:
     """Whether the brackets up to each position are balanced and nested; of a causal program.
 
-    A closing bracket has to match the latest opening one at its depth. Openings at one depth are counted, so that the
-    latest is the one whose number is the count.
+    A closing bracket has to match the latest opening one at its depth. Openings at one depth are
+    counted, so that the latest is the one whose number is the count.
     """
-    opens, closes = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    opens = [pair[0] for pair in pairs]
+    closes = [pair[1] for pair in pairs]
     opening = elementwise(lambda token: token in opens, tokens, label="opening")
-    opened_so_far = selector_width(select(tokens, tokens, lambda key, _: key in opens, "openings"), "openings so far")
-    closed_so_far = selector_width(select(tokens, tokens, lambda key, _: key in closes, "closings"), "closings so far")
+    opened_so_far = selector_width(
+        select(tokens, tokens, lambda key, _: key in opens, "openings"), "openings so far"
+    )
+    closed_so_far = selector_width(
+        select(tokens, tokens, lambda key, _: key in closes, "closings"), "closings so far"
+    )
     depth = (opened_so_far - closed_so_far).named("depth")
-    kind = elementwise(lambda token: (opens if token in opens else closes).index(token), tokens, label="kind")
-    level = elementwise(lambda d, o: d if o else d + 1, depth, opening, label="level")  # of the pair
+    kind = elementwise(
+        lambda token: (opens if token in opens else closes).index(token), tokens, label="kind"
+    )
+    level = elementwise(
+        lambda d, o: d if o else d + 1, depth, opening, label="level"
+    )  # of the pair
     opened = elementwise(lambda d, o: d if o else None, level, opening, label="opened level")
     partner = latest(kind, opened, level, default=-1).named("partner")
     wrong = elementwise(lambda d, k, p: d < 0 or k != p, depth, kind, partner, label="wrong")
-    mistakes = selector_width(select(wrong, wrong, lambda key, _: key is not False and bool(key)), "mistakes")
+    mistakes = selector_width(
+        select(wrong, wrong, lambda key, _: key is not False and bool(key)), "mistakes"
+    )
     return ((depth == 0) & (mistakes == 0)).named("balanced")
 
 
@@ -157,7 +178,8 @@ def parity(one: Value) -> Variable:
 
 
 def latest(values: Variable, keys: Variable, queries: Variable, default: Value = None) -> Variable:
-    """The value at the latest position, up to each, whose key equals the position's query; of a causal program.
+    """The value at the latest position, up to each, whose key equals the position's query; of a
+    causal program.
 
     Keys of each kind are counted, so that the latest is the one whose number is the count.
     """
@@ -168,7 +190,8 @@ def latest(values: Variable, keys: Variable, queries: Variable, default: Value =
 
 
 def follower(order: int = 1) -> Variable:
-    """What followed the latest earlier occurrence of the last ``order`` tokens; of a causal program.
+    """What followed the latest earlier occurrence of the last ``order`` tokens; of a causal
+    program.
 
     With order 1 this is induction, otherwise lookup of an n-gram, n being ``order + 1``.
     """
@@ -184,54 +207,89 @@ def follower(order: int = 1) -> Variable:
 def lookup(keys: Sequence[Value]) -> Variable:
     """The value of each key by the facts before it; of a causal program.
 
-    A fact is a key followed by a value; all tokens but keys are values. The latest fact of a key counts.
+    A fact is a key followed by a value; all tokens but keys are values. The latest fact of a key
+    counts.
     """
     keys = tuple(keys)  # a text would have "ab" in it where keys are a and b
     key = elementwise(lambda token: token if token in keys else None, tokens, label="key")
-    before = elementwise(lambda token, k: None if token in keys else k, tokens, shift(key, 1), label="key of the fact")
+    before = elementwise(
+        lambda token, k: None if token in keys else k,
+        tokens,
+        shift(key, 1),
+        label="key of the fact",
+    )
     return latest(tokens, before, key).named("value of the key")
 
 
 def copy(separator: Value) -> Variable:
-    """The tokens before the first separator, one at each position from there on; of a causal program.
+    """The tokens before the first separator, one at each position from there on; of a causal
+    program.
 
     Greedy continuation of ``abc|`` writes ``abc|``.
     """
     text = elementwise(operator.not_, count(tokens, separator), label="before the separator")
-    size = selector_width(select(text, text, lambda key, _: key, "before the separator"), "tokens before it")
-    place = elementwise(lambda t, i, n: None if t else i - n, text, indices, size, label="place in the copy")
+    size = selector_width(
+        select(text, text, lambda key, _: key, "before the separator"), "tokens before it"
+    )
+    place = elementwise(
+        lambda t, i, n: None if t else i - n, text, indices, size, label="place in the copy"
+    )
     return fetch(tokens, place).named("copy")
 
 
 def addition(base: int = 10) -> Variable:
     """The digits of a sum, lowest first, from ``=`` on; of a causal program.
 
-    The text has two numbers of any lengths, their lowest digits first: ``91+3=`` is continued by ``22`` and zeros.
+    The text has two numbers of any lengths, their lowest digits first: ``91+3=`` is continued by
+    ``22`` and zeros.
 
-    1. The signs up to a token tell its number; its place is how many tokens of that number are up to it.
+    1. The signs up to a token tell its number; its place is how many tokens of that number are up
+    to it.
     2. After ``=``, the digits of both numbers at the same place are fetched and added.
     3. The carry comes from the latest place at which they do not add up to ``base - 1``.
     """
-    require(2 <= base <= 10, f"base = {base}", "from 2 to 10", "Digits are 0 to 9.")
-    signs = selector_width(select(tokens, tokens, lambda key, _: key in "+=", "signs"), "signs so far")
+    if not 2 <= base <= 10:
+        raise InputError(
+            got=f"base = {base}",
+            expected="from 2 to 10",
+            fix="Digits are 0 to 9.",
+        )
+    signs = selector_width(
+        select(tokens, tokens, lambda key, _: key in "+=", "signs"), "signs so far"
+    )
     place = selector_width(select(signs, signs, operator.eq), "place")
     digit = elementwise(lambda token: 0 if token in "+=" else int(token), tokens, label="digit")
     wanted = elementwise(lambda n, p: p if n == 2 else None, signs, place, label="place in the sum")
-    first = elementwise(lambda n, p: p if n == 0 else None, signs, place, label="place in the first number")
-    second = elementwise(lambda n, p: p - 1 if n == 1 else None, signs, place, label="place in the second number")
-    a, b = (pick(select(each, wanted, operator.eq), digit, 0, f"digit at its {each}") for each in (first, second))
+    first = elementwise(
+        lambda n, p: p if n == 0 else None, signs, place, label="place in the first number"
+    )
+    second = elementwise(
+        lambda n, p: p - 1 if n == 1 else None, signs, place, label="place in the second number"
+    )
+    a, b = (
+        pick(select(each, wanted, operator.eq), digit, 0, f"digit at its {each}")
+        for each in (first, second)
+    )
     pair = elementwise(lambda _, x, y: x + y, wanted, a, b, label="sum of two digits")
-    decides = elementwise(lambda two: None if two == base - 1 else 1, pair, label="decides the carry")
+    decides = elementwise(
+        lambda two: None if two == base - 1 else 1, pair, label="decides the carry"
+    )
     one = elementwise(lambda _: 1, wanted, label="in the sum")
-    carry = latest(elementwise(lambda two: int(two >= base), pair), decides, one, default=0).named("carry")
-    return elementwise(lambda two, c: (two + c) % base, pair, shift(carry, 1, default=0), label="digit of the sum")
+    carry = latest(elementwise(lambda two: int(two >= base), pair), decides, one, default=0).named(
+        "carry"
+    )
+    return elementwise(
+        lambda two, c: (two + c) % base, pair, shift(carry, 1, default=0), label="digit of the sum"
+    )
 
 
 def recurrence(modulus: int) -> Variable:
-    """The next term of ``x(n) = a x(n-2) + b x(n-1)`` modulo a prime, a and b being unknown; of a causal program.
+    """The next term of ``x(n) = a x(n-2) + b x(n-1)`` modulo a prime, a and b being unknown; of a
+    causal program.
 
-    The first four terms give two equations. Each solution of both predicts all later terms: the states
-    ``(x(n-1), x(n))`` stay in the span of the first two. None before the fourth term, or where there is no solution.
+    The first four terms give two equations. Each solution of both predicts all later terms: the
+    states ``(x(n-1), x(n))`` stay in the span of the first two. None before the fourth term, or
+    where there is no solution.
     """
 
     def solve(x0: int, x1: int, x2: int, x3: int) -> tuple[int, int] | None:
@@ -241,7 +299,9 @@ def recurrence(modulus: int) -> Variable:
         return None
 
     found = elementwise(solve, *(fetch(tokens, n) for n in range(4)), label="a, b")
-    older = elementwise(lambda ab, x: ab[0] * x % modulus, found, shift(tokens, 1), label="a x(n-1)")
+    older = elementwise(
+        lambda ab, x: ab[0] * x % modulus, found, shift(tokens, 1), label="a x(n-1)"
+    )
     newer = elementwise(lambda ab, x: ab[1] * x % modulus, found, tokens, label="b x(n)")
     return elementwise(lambda u, v: (u + v) % modulus, older, newer, label="next term")
 
@@ -253,32 +313,58 @@ MACHINE = ("halt", "load", "store", "add", "sub", "jump", "jump if zero")
 def machine(size: int) -> Variable:
     """One step of a computer, from its memory to its memory: apply it again for the next step.
 
-    Memory is up to ``size`` numbers below ``size``. Cell 0 is the counter, the address of an instruction; cell 1 is the
-    accumulator. An instruction is its number (see :data:`MACHINE`) and, in the next cell, its operand: the address to
-    jump to, or of the number that is loaded into the accumulator, added to it or subtracted from it (modulo ``size``),
-    or that the accumulator is stored as. Cells outside of the memory are 0.
+    Memory is up to ``size`` numbers below ``size``. Cell 0 is the counter, the address of an
+    instruction; cell 1 is the accumulator. An instruction is its number (see :data:`MACHINE`) and,
+    in the next cell, its operand: the address to jump to, or of the number that is loaded into the
+    accumulator, added to it or subtracted from it (modulo ``size``), or that the accumulator is
+    stored as. Cells outside of the memory are 0.
     """
-    counter, accumulator = fetch(tokens, 0, 0), fetch(tokens, 1, 0)
+    counter = fetch(tokens, 0, 0)
+    accumulator = fetch(tokens, 1, 0)
     operand = fetch(tokens, counter + 1, 0).named("operand")
     content = fetch(tokens, operand, 0).named("content")
-    code = elementwise(lambda c: MACHINE[c] if c < len(MACHINE) else "halt", fetch(tokens, counter, 0), label="code")
+    code = elementwise(
+        lambda c: MACHINE[c] if c < len(MACHINE) else "halt",
+        fetch(tokens, counter, 0),
+        label="code",
+    )
 
     def way(code: str, number: int) -> str:
         jumps = code == "jump" or (code == "jump if zero" and number == 0)
-        return "stays" if code == "halt" else "jumps" if jumps else "goes on"
+        if code == "halt":
+            return "stays"
+        if jumps:
+            return "jumps"
+        return "goes on"
 
     goes = elementwise(way, code, accumulator, label="way")
-    ahead = elementwise(lambda w, c: {"stays": c, "jumps": 0}.get(w, (c + 2) % size), goes, counter, label="ahead")
+    ahead = elementwise(
+        lambda w, c: {"stays": c, "jumps": 0}.get(w, (c + 2) % size), goes, counter, label="ahead"
+    )
     jump = elementwise(lambda w, x: x if w == "jumps" else 0, goes, operand, label="jump")
-    kept = elementwise(lambda c, number: 0 if c == "load" else number, code, accumulator, label="kept")
+    kept = elementwise(
+        lambda c, number: 0 if c == "load" else number, code, accumulator, label="kept"
+    )
     signs = {"load": 1, "add": 1, "sub": -1}
     added = elementwise(lambda c, number: signs.get(c, 0) * number, code, content, label="added")
     result = elementwise(lambda number: number % size, kept + added, label="next accumulator")
     target = elementwise(lambda c, x: x if c == "store" else -1, code, operand, label="stored at")
-    source = elementwise(lambda i, t: "stored" if i == t else i if i < 2 else "kept", indices, target, label="source")
-    parts = {0: (ahead + jump).named("next counter"), 1: result, "stored": accumulator, "kept": tokens}
+    source = elementwise(
+        lambda i, t: "stored" if i == t else i if i < 2 else "kept", indices, target, label="source"
+    )
+    parts = {
+        0: (ahead + jump).named("next counter"),
+        1: result,
+        "stored": accumulator,
+        "kept": tokens,
+    }
     chosen = [
-        elementwise(lambda s, value, name=name: value if s == name else 0, source, part, label=f"{part} if {name}")
+        elementwise(
+            lambda s, value, name=name: value if s == name else 0,
+            source,
+            part,
+            label=f"{part} if {name}",
+        )
         for name, part in parts.items()
     ]
     return reduce(operator.add, chosen).named("memory")
@@ -299,29 +385,58 @@ PROGRAMS: dict[str, Example] = {
     "length": Example(length, tuple("abcd"), 5, "the number of tokens"),
     "count": Example(count(tokens, "a"), tuple("abc"), 8, "how often a occurs"),
     "reverse": Example(reverse(), tuple("abcd"), 5, "the tokens backwards"),
-    "copy": Example(copy("|"), tuple("abc|"), 8, "the tokens before | again, after it", causal=True),
+    "copy": Example(
+        copy("|"), tuple("abc|"), 8, "the tokens before | again, after it", causal=True
+    ),
     "histogram": Example(histogram(), tuple("abcd"), 5, "how often each token occurs"),
     "mode": Example(mode(), tuple(range(1, 4)), 5, "the most frequent token"),
     "sort": Example(sort(), tuple(range(1, 5)), 5, "the numbers in order"),
-    "sort-by-frequency": Example(sort_by_frequency(), tuple(range(1, 5)), 5, "the most frequent tokens first"),
-    "shuffle-dyck-2": Example(shuffle_dyck(["()", "{}"]), tuple("(){}"), 5, "whether both kinds of brackets close"),
-    "shuffle-dyck-3": Example(
-        shuffle_dyck(["()", "{}", "[]"]), tuple("(){}[]"), 6, "whether all three kinds of brackets close"
+    "sort-by-frequency": Example(
+        sort_by_frequency(), tuple(range(1, 5)), 5, "the most frequent tokens first"
     ),
-    "dyck-1": Example(dyck(["()"]), tuple("()"), 8, "whether the brackets so far are balanced", causal=True),
+    "shuffle-dyck-2": Example(
+        shuffle_dyck(["()", "{}"]), tuple("(){}"), 5, "whether both kinds of brackets close"
+    ),
+    "shuffle-dyck-3": Example(
+        shuffle_dyck(["()", "{}", "[]"]),
+        tuple("(){}[]"),
+        6,
+        "whether all three kinds of brackets close",
+    ),
+    "dyck-1": Example(
+        dyck(["()"]), tuple("()"), 8, "whether the brackets so far are balanced", causal=True
+    ),
     "dyck-2": Example(
-        dyck(["()", "[]"]), tuple("()[]"), 6, "whether two kinds of brackets so far are balanced", causal=True
+        dyck(["()", "[]"]),
+        tuple("()[]"),
+        6,
+        "whether two kinds of brackets so far are balanced",
+        causal=True,
     ),
     "dyck-3": Example(
-        dyck(["()", "[]", "{}"]), tuple("()[]{}"), 6, "whether three kinds of brackets so far are balanced", causal=True
+        dyck(["()", "[]", "{}"]),
+        tuple("()[]{}"),
+        6,
+        "whether three kinds of brackets so far are balanced",
+        causal=True,
     ),
     "detect": Example(detect(tokens, "abc"), tuple("abc"), 6, "where abc ends"),
     "parity": Example(parity("1"), tuple("01"), 8, "whether the number of ones is odd"),
-    "induction": Example(follower(), tuple("abc"), 6, "what followed the token's last occurrence", causal=True),
-    "trigram": Example(follower(2), tuple("abc"), 8, "what followed the last two tokens before", causal=True),
-    "lookup": Example(lookup("abc"), tuple("abcxyz"), 6, "the value of a key, by the facts before it", causal=True),
-    "addition": Example(addition(2), tuple("01+="), 8, "the binary digits of a sum, lowest first", causal=True),
-    "recurrence": Example(recurrence(7), tuple(range(7)), 5, "the next term, with unknown coefficients", causal=True),
+    "induction": Example(
+        follower(), tuple("abc"), 6, "what followed the token's last occurrence", causal=True
+    ),
+    "trigram": Example(
+        follower(2), tuple("abc"), 8, "what followed the last two tokens before", causal=True
+    ),
+    "lookup": Example(
+        lookup("abc"), tuple("abcxyz"), 6, "the value of a key, by the facts before it", causal=True
+    ),
+    "addition": Example(
+        addition(2), tuple("01+="), 8, "the binary digits of a sum, lowest first", causal=True
+    ),
+    "recurrence": Example(
+        recurrence(7), tuple(range(7)), 5, "the next term, with unknown coefficients", causal=True
+    ),
     "machine": Example(machine(6), tuple(range(6)), 6, "the memory of a computer after one step"),
 }
 """Programs by name."""
@@ -338,16 +453,34 @@ def read_program(name: Path | str, run_python: bool = False) -> Example:
         return PROGRAMS[str(name)]
     path = local_path(name)
     got = f"the program {shown(path)}"
-    require(path.suffix.lower() == ".py", got, "a .py file or a known name", known_name(str(name), tuple(PROGRAMS)))
+    if path.suffix.lower() != ".py":
+        raise InputError(
+            got=got,
+            expected="a .py file or a known name",
+            fix=known_name(str(name), tuple(PROGRAMS)),
+        )
     require_permission(path, run_python)
     made = run_python_file(path, ("program", "vocabulary", "max_len"))
     with in_file(path):
-        program, causal = made["program"], made.get("causal", False)
+        program = made["program"]
+        causal = made.get("causal", False)
         got = f"program = {short(repr(program))}"
-        require(isinstance(program, Variable), got, "a variable", "Build it from tokens and indices.")
-        require(isinstance(causal, bool), f"causal = {short(repr(causal))}", "True or False", "Change it.")
+        if not isinstance(program, Variable):
+            raise InputError(
+                got=got,
+                expected="a variable",
+                fix="Build it from tokens and indices.",
+            )
+        if not isinstance(causal, bool):
+            raise InputError(
+                got=f"causal = {short(repr(causal))}",
+                expected="True or False",
+                fix="Change it.",
+            )
         domains = Domains(made["vocabulary"], made["max_len"], causal)
-        return Example(program, tuple(domains.vocabulary), domains.max_len, str(made.get("about", "")), causal)
+        return Example(
+            program, tuple(domains.vocabulary), domains.max_len, str(made.get("about", "")), causal
+        )
 
 
 def tokens_in(text: str, vocabulary: Sequence[Value]) -> list[Value]:
@@ -357,11 +490,29 @@ def tokens_in(text: str, vocabulary: Sequence[Value]) -> list[Value]:
     """
     names = {str(token): token for token in vocabulary}
     alike = len(names) == len(vocabulary)
-    require(alike, f"the vocabulary {list(vocabulary)}", "tokens that are written differently", "Rename some.")
+    if not alike:
+        raise InputError(
+            got=f"the vocabulary {list(vocabulary)}",
+            expected="tokens that are written differently",
+            fix="Rename some.",
+        )
     letters = all(len(name) == 1 for name in names)
-    pieces = [each for each in text if each in names or not each.isspace()] if letters else text.split()
+    if letters:
+        pieces = [each for each in text if each in names or not each.isspace()]
+    else:
+        pieces = text.split()
     unknown = [piece for piece in pieces if piece not in names]
     expected = f"{'characters' if letters else 'words between spaces'} among {' '.join(names)}"
-    require(len(pieces) > 0, "no tokens", expected, "Type some.")
-    require(not unknown, f"the token {short(unknown[0]) if unknown else ''}", expected, "Use these.")
+    if len(pieces) <= 0:
+        raise InputError(
+            got="no tokens",
+            expected=expected,
+            fix="Type some.",
+        )
+    if unknown:
+        raise InputError(
+            got=f"the token {short(unknown[0]) if unknown else ''}",
+            expected=expected,
+            fix="Use these.",
+        )
     return [names[piece] for piece in pieces]

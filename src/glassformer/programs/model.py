@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.layers.blocks import Block, run_stack
 from glassformer.layers.feedforward import MLP
 from glassformer.layers.grouped_query import GroupedQueryAttention
@@ -28,7 +28,9 @@ class Coordinate:
     variable: int
     """Equal for the coordinates of one variable."""
     born: int
-    """The time from which: 0 the embedding, 2 l + 1 the attention of layer l, 2 l + 2 its feed-forward network."""
+    """The time from which: 0 the embedding, 2 l + 1 the attention of layer l, 2 l + 2 its
+    feed-forward network.
+    """
     read: int
     """The time of its last reader."""
     values: tuple[tuple[Value, float], ...] | None
@@ -36,9 +38,11 @@ class Coordinate:
 
 
 class CompiledProgram(nn.Module):
-    """The transformer of a program: embeddings of tokens and positions, blocks without norms, one number per position.
+    """The transformer of a program: embeddings of tokens and positions, blocks without norms, one
+    number per position.
 
-    A block is :class:`~glassformer.layers.blocks.Block` with attention, ReLU network and residual stream. Made by
+    A block is :class:`~glassformer.layers.blocks.Block` with attention, ReLU network and residual
+    stream. Made by
     :func:`~glassformer.programs.compiler.compile_program`.
 
     Attributes:
@@ -47,15 +51,20 @@ class CompiledProgram(nn.Module):
         coordinates: What each coordinate of the residual stream holds, and when.
         heads: For each layer, what each head selects.
         codes: The number that stands for each value, ascending; None if the output is the value.
-        claims: What the compiler believes, for :func:`~glassformer.programs.checker.check`; None for a model
-            read from a file.
+        claims: What the compiler believes, for :func:`~glassformer.programs.checker.check`; None
+            for a model read from a file.
 
-    Shape: tokens ``[batch, position]``, indices into the vocabulary, to numbers ``[batch, position]``.
+    Shape: tokens ``[batch, position]``, indices into the vocabulary, to numbers ``[batch,
+    position]``.
     """
 
-    def __init__(self, program: Variable | None, domains: Domains, hidden_dim: int, blocks: Sequence[Block]) -> None:
+    def __init__(
+        self, program: Variable | None, domains: Domains, hidden_dim: int, blocks: Sequence[Block]
+    ) -> None:
         super().__init__()
-        self.program, self.domains, self.name = program, domains, str(program)
+        self.program = program
+        self.domains = domains
+        self.name = str(program)
         self.embedding = nn.Embedding(len(domains.vocabulary), hidden_dim)
         self.positions = nn.Embedding(domains.max_len, hidden_dim)
         self.layers = nn.ModuleList(blocks)
@@ -68,35 +77,62 @@ class CompiledProgram(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(
-        self, tokens: Int[Tensor, "batch position"], key_padding: Bool[Tensor, "batch position"] | None = None
+        self,
+        tokens: Int[Tensor, "batch position"],
+        key_padding: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position"]:
-        """The number that stands for each position's value. ``key_padding`` is True where a token is real."""
-        x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        """The number that stands for each position's value. ``key_padding`` is True where a token
+        is real.
+        """
+        x = self.embedding(tokens) + self.positions(
+            torch.arange(tokens.shape[1], device=tokens.device)
+        )
         x = run_stack(self.layers, None, x, key_padding=key_padding)
         return self.output(x)[..., 0]
 
     @torch.inference_mode()
     def run(self, sequence: Sequence[Value]) -> list[Value]:
-        """The value at each position: the nearest of those that the program can have, or the number itself."""
+        """The value at each position: the nearest of those that the program can have, or the number
+        itself.
+        """
         return self.decode(self(self.encode(sequence))[0].double().tolist())
 
     def encode(self, sequence: Sequence[Value]) -> Int[Tensor, "one position"]:
         """The tokens of a sequence; raises as :meth:`run`."""
-        most, vocabulary = self.domains.max_len, self.domains.vocabulary
-        got = f"a sequence of type {type(sequence).__name__}"
-        require(isinstance(sequence, Sequence), got, "a text or a list of tokens", "Pass some tokens.")
-        fix = "Compile with a larger max_len." if len(sequence) else "Pass some tokens."
-        require(1 <= len(sequence) <= most, f"{len(sequence)} tokens", f"1 to {most}", fix)
+        most = self.domains.max_len
+        vocabulary = self.domains.vocabulary
+        if not isinstance(sequence, Sequence):
+            raise InputError(
+                got=f"a sequence of type {type(sequence).__name__}",
+                expected="a text or a list of tokens",
+                fix="Pass some tokens.",
+            )
+        if not 1 <= len(sequence) <= most:
+            raise InputError(
+                got=f"{len(sequence)} tokens",
+                expected=f"1 to {most}",
+                fix="Compile with a larger max_len." if len(sequence) else "Pass some tokens.",
+            )
         places = {typed(token): place for place, token in enumerate(vocabulary)}
         unknown = [token for token in sequence if typed(token) not in places]
-        require(not unknown, f"tokens {unknown}", f"those of {list(vocabulary)}", "Compile with a larger vocabulary.")
+        if unknown:
+            raise InputError(
+                got=f"tokens {unknown}",
+                expected=f"those of {list(vocabulary)}",
+                fix="Compile with a larger vocabulary.",
+            )
         return torch.tensor([[places[typed(token)] for token in sequence]])
 
     def decode(self, numbers: Sequence[float]) -> list[Value]:
         """The value that each number of :meth:`forward` stands for."""
         self.require_codes()
-        fits, fix = bool(np.isfinite(numbers).all()), "Compile the program again, or in a wider dtype."
-        require(fits, "outputs that are not finite", "finite numbers", fix)
+        fits = bool(np.isfinite(numbers).all())
+        if not fits:
+            raise InputError(
+                got="outputs that are not finite",
+                expected="finite numbers",
+                fix="Compile the program again, or in a wider dtype.",
+            )
         if self.codes is None:
             return list(numbers)
         return [self.codes[place][1] for place in self.nearest(np.array(numbers)).tolist()]
@@ -109,16 +145,23 @@ class CompiledProgram(nn.Module):
         return order[np.searchsorted(ends, numbers)]
 
     def misread(
-        self, outputs: Float[np.ndarray, "*shape"], column: Int[np.ndarray, "*shape"], values: Sequence[Value]
+        self,
+        outputs: Float[np.ndarray, "*shape"],
+        column: Int[np.ndarray, "*shape"],
+        values: Sequence[Value],
     ) -> Bool[np.ndarray, "*shape"]:
         """Whether outputs are read as other values than these."""
         places = {typed(value): place for place, (_, value) in enumerate(self.codes or ())}
-        kinds = np.array([places[typed(value)] for _, value in self.codes or ()])  # two codes may be of one value
+        kinds = np.array(
+            [places[typed(value)] for _, value in self.codes or ()]
+        )  # two codes may be of one value
         wanted = np.array([places.get(typed(value), -1) for value in values])[column]
         return (kinds[self.nearest(outputs)] != wanted) | ~np.isfinite(outputs)
 
     def batch(
-        self, sequences: Int[np.ndarray, "sequence position"], given: Mapping[Variable, Column] | None = None
+        self,
+        sequences: Int[np.ndarray, "sequence position"],
+        given: Mapping[Variable, Column] | None = None,
     ) -> Batch:
         """The program's variables on sequences of one length; see :class:`~.enumeration.Batch`."""
         return Batch(sequences, self.domains.vocabulary, self.domains.causal, given)
@@ -134,7 +177,9 @@ class CompiledProgram(nn.Module):
 
     @property
     def allowed_error(self) -> float | None:
-        """Half the least difference of two values' numbers; None where the output is the number itself."""
+        """Half the least difference of two values' numbers; None where the output is the number
+        itself.
+        """
         if self.codes is None:
             return None
         return float(np.diff(np.sort([number for number, _ in self.codes])).min(initial=np.inf) / 2)
@@ -142,18 +187,35 @@ class CompiledProgram(nn.Module):
     def require_program(self) -> Variable:
         """The program; :class:`InputError` where there is none."""
         if not isinstance(self.program, Variable):
-            got = "a model without its program" if self.program is None else f"program = {self.program!r}"
-            raise InputError(got, "a program to compare it with", "Assign model.program, which a file does not hold.")
+            if self.program is None:
+                got = "a model without its program"
+            else:
+                got = f"program = {self.program!r}"
+            raise InputError(
+                got,
+                "a program to compare it with",
+                "Assign model.program, which a file does not hold.",
+            )
         return self.program
 
     def require_codes(self) -> None:
-        """Raise :class:`InputError` unless ``codes`` is None or pairs of a finite number and a value."""
-        expected, fix = "pairs of a finite number and a value, or None", "Compile the program again."
+        """Raise :class:`InputError` unless ``codes`` is None or pairs of a finite number and a
+        value.
+        """
+        expected = "pairs of a finite number and a value, or None"
+        fix = "Compile the program again."
         try:
-            ok = self.codes is None or (len(self.codes) > 0 and all(math.isfinite(code) for code, _ in self.codes))
+            ok = self.codes is None or (
+                len(self.codes) > 0 and all(math.isfinite(code) for code, _ in self.codes)
+            )
         except (TypeError, ValueError, OverflowError):
             ok = False
-        require(ok, "codes of another kind, or not finite", expected, fix)
+        if not ok:
+            raise InputError(
+                got="codes of another kind, or not finite",
+                expected=expected,
+                fix=fix,
+            )
 
     @property
     def blocks(self) -> list[Block]:
@@ -166,9 +228,15 @@ class CompiledProgram(nn.Module):
         return sum(each.numel() for each in self.parameters())
 
 
-def make_block(width: int, num_heads: int, head_dim: int, units: int, *, causal: bool, sinks: bool) -> Block:
-    """A block of a compiled program, with random weights: no norms, a ReLU network if there are ``units``."""
-    attention = GroupedQueryAttention(width, num_heads, head_dim, causal=causal, bias=True, sinks=sinks)
+def make_block(
+    width: int, num_heads: int, head_dim: int, units: int, *, causal: bool, sinks: bool
+) -> Block:
+    """A block of a compiled program, with random weights: no norms, a ReLU network if there are
+    ``units``.
+    """
+    attention = GroupedQueryAttention(
+        width, num_heads, head_dim, causal=causal, bias=True, sinks=sinks
+    )
     block = Block(width, attention, MLP(width, units) if units else None, 1e-5)
     block.attention_norm = nn.Identity()
     block.ffn_norm = nn.Identity()

@@ -1,4 +1,6 @@
-"""What the parts of a compiled program are for: its stages, the variables in its stream, and its heads."""
+"""What the parts of a compiled program are for: its stages, the variables in its stream, and its
+heads.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +30,8 @@ class StreamVariable:
     coordinates: tuple[Coordinate, ...]
 
     def decode(self, numbers: Sequence[float]) -> list[Value]:
-        """The values whose coordinates are nearest to these numbers: several where the stream does not tell them apart.
+        """The values whose coordinates are nearest to these numbers: several where the stream does
+        not tell them apart.
 
         None of them where the variable is stored as a number.
         """
@@ -36,7 +39,13 @@ class StreamVariable:
         if len(tables) < len(self.coordinates) or not tables:
             return []
         far = [
-            (value, max(abs(table[row][1] - number) for table, number in zip(tables, numbers, strict=True)))
+            (
+                value,
+                max(
+                    abs(table[row][1] - number)
+                    for table, number in zip(tables, numbers, strict=True)
+                ),
+            )
             for row, (value, _) in enumerate(tables[0])
         ]
         least = min(distance for _, distance in far)
@@ -48,13 +57,19 @@ def stream_variables(model: CompiledProgram) -> list[StreamVariable]:
     groups: dict[int, list[Coordinate]] = {}
     for each in model.coordinates:
         groups.setdefault(each.variable, []).append(each)
-    made = [StreamVariable(one[0].name, one[0].born, one[0].read, tuple(one)) for one in groups.values()]
+    made = [
+        StreamVariable(one[0].name, one[0].born, one[0].read, tuple(one)) for one in groups.values()
+    ]
     return sorted(made, key=lambda each: (each.born, each.coordinates[0].index))
 
 
 def stages(model: CompiledProgram) -> list[str]:
     """The names of the times 0 to 2 L + 1: embedding, attention and network of each layer, output."""
-    inner = [f"layer {layer} {part}" for layer in range(len(model.layers)) for part in ("attention", "network")]
+    inner = [
+        f"layer {layer} {part}"
+        for layer in range(len(model.layers))
+        for part in ("attention", "network")
+    ]
     return ["embedding", *inner, "output"]
 
 
@@ -70,30 +85,47 @@ def written_by(model: CompiledProgram, layer: int, head: int) -> list[str]:
 
 def agree(model: CompiledProgram, found: Value, wanted: Value) -> bool:
     """Whether an output is the definition's value, up to 0.001 where it is read as a number."""
-    return abs(found - float(wanted)) < _TOLERANCE if model.codes is None else typed(found) == typed(wanted)
+    if model.codes is None:
+        return abs(found - float(wanted)) < _TOLERANCE
+    return typed(found) == typed(wanted)
 
 
 def describe(model: CompiledProgram) -> str:
-    """The program's parts, if the model has its program, and the model's sizes, heads and coordinates, as text."""
-    domains, width = model.domains, model.embedding.embedding_dim
-    heads = [(layer, head, name) for layer, names in enumerate(model.heads) for head, name in enumerate(names)]
+    """The program's parts, if the model has its program, and the model's sizes, heads and
+    coordinates, as text.
+    """
+    domains = model.domains
+    width = model.embedding.embedding_dim
+    heads = [
+        (layer, head, name)
+        for layer, names in enumerate(model.heads)
+        for head, name in enumerate(names)
+    ]
     keys = "only keys up to the query" if domains.causal else "all keys"
     lines = [
         one_line(model.name, _LONGEST_NAME),
-        f"  input       1 to {domains.max_len} tokens of {', '.join(map(str, domains.vocabulary))}; queries see {keys}",
+        f"  input       1 to {domains.max_len} tokens of "
+        f"{', '.join(map(str, domains.vocabulary))}; queries see {keys}",
         f"  layers      {len(model.layers)}",
         f"  heads       {len(heads)}",
         f"  width       {width}",
-        f"  parameters  {model.num_parameters:,} ({str(model.output.weight.dtype).removeprefix('torch.')})",
+        f"  parameters  {model.num_parameters:,} "
+        f"({str(model.output.weight.dtype).removeprefix('torch.')})",
     ]
     if model.program is not None:
         lines += ["", "parts of the program: number, what it is computed from, name, values"]
         lines += [f"  {line}" for line in draw_graph(model.program, domains).splitlines()]
-    told = "" if model.claims is not None else ", as the file says; nothing checks these names"
+    if model.claims is not None:
+        told = ""
+    else:
+        told = ", as the file says; nothing checks these names"
     lines += ["", f"heads: what each selects, and the variable that it writes{told}"]
     for layer, head, name in heads:
         written = [one_line(each, _LONGEST_NAME) for each in written_by(model, layer, head)]
-        lines.append(f"  {layer}.{head}  {one_line(name, _LONGEST_NAME)} -> {', '.join(written) or 'nothing'}")
+        lines.append(
+            f"  {layer}.{head}  {one_line(name, _LONGEST_NAME)} -> "
+            f"{', '.join(written) or 'nothing'}"
+        )
     lines += ["", f"residual stream: coordinates, variable, from when, and its last reader{told}"]
     named = stages(model)
     rows = [

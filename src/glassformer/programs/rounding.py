@@ -1,13 +1,17 @@
-r"""The outputs of a transformer for listed sequences, and how far another way of computing them may be from these.
+r"""The outputs of a transformer for listed sequences, and how far another way of computing them may
+be from these.
 
-Every number is kept with a radius. In another order of sums, alone or in a batch, in the dtype of the weights or
-exactly, it is no further than that from the number here, which is computed in float64. Both kinds of rounding are in
-the radius: ``gamma(N, u)`` of the sum of absolute terms with the unit roundoff u of the weights, and with that of
-float64 (:mod:`glassformer.handcraft.rounding`). Numbers whose terms could overflow have an infinite radius.
+Every number is kept with a radius. In another order of sums, alone or in a batch, in the dtype of
+the weights or exactly, it is no further than that from the number here, which is computed in
+float64. Both kinds of rounding are in
+the radius: ``gamma(N, u)`` of the sum of absolute terms with the unit roundoff u of the weights,
+and with that of float64 (:mod:`glassformer.handcraft.rounding`). Numbers whose terms could overflow
+have an infinite radius.
 
-A ReLU moves errors on. Two units that make a step, ``relu(z + b) - relu(z + c)``, are read together: the step is
-monotone in z, so its ends bound it, and on its flat parts an error of z adds nothing. Two units that are the negative
-of each other are linear, ``relu(z) - relu(-z) = z``, and what they erase from the stream leaves no error.
+A ReLU moves errors on. Two units that make a step, ``relu(z + b) - relu(z + c)``, are read
+together: the step is monotone in z, so its ends bound it, and on its flat parts an error of z adds
+nothing. Two units that are the negative of each other are linear, ``relu(z) - relu(-z) = z``, and
+what they erase from the stream leaves no error.
 """
 
 from collections.abc import Sequence
@@ -43,27 +47,43 @@ class Ball(NamedTuple):
         return Ball(self.middle[..., columns], self.radius[..., columns])
 
 
-def outputs_within(network: Network, sequences: Int[np.ndarray, "sequence position"], causal: bool) -> Ball:
+def outputs_within(
+    network: Network, sequences: Int[np.ndarray, "sequence position"], causal: bool
+) -> Ball:
     """The outputs ``[sequence, position]`` of every sequence, with their radii."""
     length = sequences.shape[1]
     in_heads = max((length * len(layer.value.bias) for layer in network.layers), default=0)
-    in_units = max((len(layer.up.bias) for layer in network.layers if layer.up is not None), default=0)
+    in_units = max(
+        (len(layer.up.bias) for layer in network.layers if layer.up is not None), default=0
+    )
     step = max(1, _NUMBERS_AT_ONCE // (length * (in_heads + in_units + network.embedding.shape[1])))
     units = [_units(layer) for layer in network.layers]
     with np.errstate(all="ignore"):
-        parts = [_outputs(network, units, sequences[at : at + step], causal) for at in range(0, len(sequences), step)]
+        parts = [
+            _outputs(network, units, sequences[at : at + step], causal)
+            for at in range(0, len(sequences), step)
+        ]
     return Ball(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 def _outputs(
-    network: Network, units: Sequence["_Units"], sequences: Int[np.ndarray, "sequence position"], causal: bool
+    network: Network,
+    units: Sequence["_Units"],
+    sequences: Int[np.ndarray, "sequence position"],
+    causal: bool,
 ) -> Ball:
     length = sequences.shape[1]
-    tokens, places = network.embedding[sequences], network.positions[:length]
+    tokens = network.embedding[sequences]
+    places = network.positions[:length]
     x = _sum(
-        network, Ball(tokens, np.zeros_like(tokens)), Ball(np.broadcast_to(places, tokens.shape), np.zeros_like(tokens))
+        network,
+        Ball(tokens, np.zeros_like(tokens)),
+        Ball(np.broadcast_to(places, tokens.shape), np.zeros_like(tokens)),
     )
-    seen = np.tri(length, dtype=bool) if causal else np.ones((length, length), dtype=bool)
+    if causal:
+        seen = np.tri(length, dtype=bool)
+    else:
+        seen = np.ones((length, length), dtype=bool)
     for layer, of_layer in zip(network.layers, units, strict=True):
         x = _sum(network, x, _linear(network, _attention(network, x, layer, seen), layer.output))
         x = _functions(network, x, layer, of_layer)
@@ -78,7 +98,9 @@ def _relative(network: Network, roundings: Array | Int[np.ndarray, "..."]) -> Ar
 
 def _rounded(network: Network, sizes: Array, map: Affine) -> Array:
     """The rounding of a linear map of numbers of these sizes."""
-    weight, bias, tiny = np.abs(map.weight), np.abs(map.bias), network.smallest
+    weight = np.abs(map.weight)
+    bias = np.abs(map.bias)
+    tiny = network.smallest
     count = (weight != 0).sum(axis=1) + (bias != 0) + 1
     terms = sizes @ weight.T + bias
     # Factors, products and sums below the normal numbers may be taken as 0.
@@ -97,13 +119,16 @@ def _linear(network: Network, x: Ball, map: Affine) -> Ball:
 
 def _sum(network: Network, x: Ball, y: Ball) -> Ball:
     """A sum; adding 0 rounds nothing."""
-    sizes, others = x.size, y.size
+    sizes = x.size
+    others = y.size
     rounding = _relative(network, np.array(1)) * (sizes + others) + network.smallest
     radius = x.radius + y.radius + np.where((sizes > 0) & (others > 0), rounding, 0.0)
     return Ball(x.middle + y.middle, radius * _OWN)
 
 
-def _attention(network: Network, x: Ball, layer: LayerWeights, seen: Bool[np.ndarray, "query key"]) -> Ball:
+def _attention(
+    network: Network, x: Ball, layer: LayerWeights, seen: Bool[np.ndarray, "query key"]
+) -> Ball:
     q, k, v = (_linear(network, x, each) for each in (layer.query, layer.key, layer.value))
     size, wide = (each.middle.shape[-1] // layer.num_heads for each in (q, v))
     means = [
@@ -120,10 +145,19 @@ def _attention(network: Network, x: Ball, layer: LayerWeights, seen: Bool[np.nda
     return Ball(*(np.concatenate(each, axis=-1) for each in zip(*means, strict=True)))
 
 
-def _head(network: Network, q: Ball, k: Ball, v: Ball, seen: Bool[np.ndarray, "query key"], sink: float | None) -> Ball:
+def _head(
+    network: Network,
+    q: Ball,
+    k: Ball,
+    v: Ball,
+    seen: Bool[np.ndarray, "query key"],
+    sink: float | None,
+) -> Ball:
     """What a head gives at each query."""
-    dim, length = q.middle.shape[-1], q.middle.shape[1]
-    scale, tiny = dim**-0.5, network.smallest
+    dim = q.middle.shape[-1]
+    length = q.middle.shape[1]
+    scale = dim**-0.5
+    tiny = network.smallest
     across = lambda queries, keys: np.einsum("sqd,skd->sqk", queries, keys)  # noqa: E731
     scores = across(q.middle, k.middle) * scale
     products = across(q.size, k.size) * scale
@@ -139,31 +173,42 @@ def _head(network: Network, q: Ball, k: Ball, v: Ball, seen: Bool[np.ndarray, "q
         products = np.concatenate([products, np.full(ends, abs(sink))], axis=-1)
         off = np.concatenate([off, np.zeros(ends)], axis=-1)
         seen = np.concatenate([seen, np.ones((length, 1), dtype=bool)], axis=1)
-        values, off_values = (np.pad(each, ((0, 0), (0, 1), (0, 0))) for each in (values, off_values))
+        values, off_values = (
+            np.pad(each, ((0, 0), (0, 1), (0, 0))) for each in (values, off_values)
+        )
         keys += 1
-    # Roundings of a whole score: its scale, a factor of base, and the largest score, which each tile subtracts.
+    # Roundings of a whole score: its scale, a factor of base, and the largest score, which each
+    # tile subtracts.
     size = np.abs(scores) + off
     size = size + np.where(seen, size, 0.0).max(axis=-1, keepdims=True)
     off = off + _relative(network, np.array(8 + 2 * later_tiles(keys))) * size
     # Scores that are 0 on every path have exponentials of 1.
-    exponentials = sum(off_exponentials(np.array(keys), u) for u in (network.roundoff, FLOAT64_ROUNDOFF))
+    exponentials = sum(
+        off_exponentials(np.array(keys), u) for u in (network.roundoff, FLOAT64_ROUNDOFF)
+    )
     some = np.where(seen, products > 0, False).any(axis=-1, keepdims=True)
     off = np.where(seen & some, off + exponentials, 0.0)
     off = np.where(np.isnan(off), np.inf, off)
     scores = np.where(seen, scores, -np.inf)
     shape = (*scores.shape, values.shape[-1])
     of_queries, off_queries = (
-        np.where(seen[..., None], np.broadcast_to(each[:, None], shape), 0.0) for each in (values, off_values)
+        np.where(seen[..., None], np.broadcast_to(each[:, None], shape), 0.0)
+        for each in (values, off_values)
     )
     relative = _relative(network, np.array(2 * keys + 3 + 2 * later_tiles(keys)))
-    return Ball(*mean_of_values(scores, off, of_queries, off_queries, np.full(scores.shape[:2], relative), tiny))
+    return Ball(
+        *mean_of_values(
+            scores, off, of_queries, off_queries, np.full(scores.shape[:2], relative), tiny
+        )
+    )
 
 
 def _functions(network: Network, x: Ball, layer: LayerWeights, units: "_Units") -> Ball:
     """The stream after the ReLU network."""
     if layer.up is None or layer.down is None:
         return x
-    up, down = layer.up, layer.down
+    up = layer.up
+    down = layer.down
     hidden = x.middle @ up.weight.T + up.bias
     moved = x.radius @ np.abs(up.weight).T
     off = _rounded(network, x.size, up)
@@ -195,7 +240,9 @@ def _functions(network: Network, x: Ball, layer: LayerWeights, units: "_Units") 
 
 
 class _Units(NamedTuple):
-    """Units of a ReLU network: pairs that make steps, the first ones of pairs that are linear, and all others."""
+    """Units of a ReLU network: pairs that make steps, the first ones of pairs that are linear, and
+    all others.
+    """
 
     steps: tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]
     linear: Int[np.ndarray, " pair"]
@@ -207,22 +254,31 @@ def _units(layer: LayerWeights) -> _Units:
     if layer.up is None or layer.down is None:
         none = np.array([], dtype=np.int64)
         return _Units((none, none), none, none)
-    up, bias, down = layer.up.weight, layer.up.bias[:, None], layer.down.weight.T
+    up = layer.up.weight
+    bias = layer.up.bias[:, None]
+    down = layer.down.weight.T
     units = list(range(len(bias)))
     linear, units = _matched(units, np.hstack([up, bias, down]), np.hstack([-up, -bias, -down]))
     steps, units = _matched(units, np.hstack([up, down]), np.hstack([up, -down]))
     first, second = np.array(steps, dtype=np.int64).reshape(-1, 2).T
     return _Units(
-        (first, second), np.array([unit for unit, _ in linear], dtype=np.int64), np.array(units, dtype=np.int64)
+        (first, second),
+        np.array([unit for unit, _ in linear], dtype=np.int64),
+        np.array(units, dtype=np.int64),
     )
 
 
 def _matched(
-    units: list[int], rows: Float[np.ndarray, "unit number"], wanted: Float[np.ndarray, "unit number"]
+    units: list[int],
+    rows: Float[np.ndarray, "unit number"],
+    wanted: Float[np.ndarray, "unit number"],
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Pairs of units of which the second wants the row of the first, and the units without a partner."""
+    """Pairs of units of which the second wants the row of the first, and the units without a
+    partner.
+    """
     rows, wanted = rows + 0.0, wanted + 0.0  # turns -0 into 0
-    pairs, waiting = [], dict[bytes, list[int]]()
+    pairs = []
+    waiting = dict[bytes, list[int]]()
     for unit in units:
         partners = waiting.get(wanted[unit].tobytes())
         if partners:

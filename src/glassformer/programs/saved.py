@@ -1,6 +1,7 @@
 """Compiled programs in JSON files: weights, and what every coordinate and head is for.
 
-A file is data: it names the program's variables but does not contain the program, and nothing in it is run::
+A file is data: it names the program's variables but does not contain the program, and nothing in it
+is run::
 
     {"format": "glassformer program 1", "name": "histogram", "dtype": "float64",
      "vocabulary": ["a", "b"], "max_len": 5, "causal": false,
@@ -9,8 +10,9 @@ A file is data: it names the program's variables but does not contain the progra
      "heads": [["select(tokens == tokens)"]], "num_heads": [1],
      "weights": {"embedding.weight": [[-1.0, 0.0], [1.0, 0.0]], ...}}
 
-Weights are the shortest decimals that give the same bits. A token or value is a text, a whole number, true, false or
-null; ``{"fraction": [1, 3]}``, ``{"float": 0.5}``, or ``{"tuple": [...]}`` of values.
+Weights are the shortest decimals that give the same bits. A token or value is a text, a whole
+number, true, false or null; ``{"fraction": [1, 3]}``, ``{"float": 0.5}``, or ``{"tuple": [...]}``
+of values.
 """
 
 import json
@@ -25,7 +27,7 @@ from pydantic import BeforeValidator
 from torch import Tensor
 
 from glassformer.config import config
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.files import any_file, local_path, write_text
 from glassformer.programs.certificate import network_of
 from glassformer.programs.domains import Domains
@@ -43,7 +45,9 @@ _DEEPEST = 8
 
 
 # JSON's numbers are read as floats, and its tuples as lists.
-_Whole = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+_Whole = BeforeValidator(
+    lambda value: int(value) if isinstance(value, float) and value.is_integer() else value
+)
 _Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 _Count = Annotated[int, _Whole, Ge(0)]
 _Size = Annotated[int, _Whole, Ge(1)]
@@ -60,7 +64,9 @@ class _File:
     max_len: _Size
     causal: bool
     codes: list[Annotated[tuple[float, Any], _Tuple]] | None
-    coordinates: list[Annotated[tuple[_Count, _Name, _Count, _Count, _Count, _Values | None], _Tuple]]
+    coordinates: list[
+        Annotated[tuple[_Count, _Name, _Count, _Count, _Count, _Values | None], _Tuple]
+    ]
     heads: list[list[_Name]]
     num_heads: list[_Size]
     weights: dict[str, list[float] | list[list[float]]]
@@ -69,14 +75,26 @@ class _File:
 def save_program(model: CompiledProgram, path: Path | str, *, overwrite: bool = False) -> None:
     """Write a compiled program so that :func:`load_program` gives the same bits and names.
 
-    A file that is there already is replaced if it is a saved program, or with ``overwrite``, and atomically.
+    A file that is there already is replaced if it is a saved program, or with ``overwrite``, and
+    atomically.
     """
     path = local_path(path)
     require_place(path)
-    state, dtype = model.state_dict(), str(model.output.weight.dtype).removeprefix("torch.")
-    require(dtype in _DTYPES, f"weights of {dtype}", " or ".join(_DTYPES), "Convert them, or save it as safetensors.")
+    state = model.state_dict()
+    dtype = str(model.output.weight.dtype).removeprefix("torch.")
+    if dtype not in _DTYPES:
+        raise InputError(
+            got=f"weights of {dtype}",
+            expected=" or ".join(_DTYPES),
+            fix="Convert them, or save it as safetensors.",
+        )
     finite = all(bool(each.isfinite().all()) for each in state.values())
-    require(finite, "weights that are not finite", "finite weights", "Compile the program again.")
+    if not finite:
+        raise InputError(
+            got="weights that are not finite",
+            expected="finite weights",
+            fix="Compile the program again.",
+        )
     network_of(model)  # refuses settings that a file does not hold
     content = {
         "format": FORMAT,
@@ -85,11 +103,15 @@ def save_program(model: CompiledProgram, path: Path | str, *, overwrite: bool = 
         "vocabulary": [_plain(token) for token in model.domains.vocabulary],
         "max_len": model.domains.max_len,
         "causal": model.domains.causal,
-        "codes": None if model.codes is None else [[number, _plain(value)] for number, value in model.codes],
+        "codes": None
+        if model.codes is None
+        else [[number, _plain(value)] for number, value in model.codes],
         "coordinates": [
             [
                 *(each.index, each.name[:_LONGEST_NAME], each.variable, each.born, each.read),
-                None if each.values is None else [[_plain(value), number] for value, number in each.values],
+                None
+                if each.values is None
+                else [[_plain(value), number] for value, number in each.values],
             ]
             for each in model.coordinates
         ],
@@ -99,27 +121,48 @@ def save_program(model: CompiledProgram, path: Path | str, *, overwrite: bool = 
     }
     text = json.dumps(content, allow_nan=False)
     entries = text.count(",") + 1
-    require(entries <= MAX_NUMBERS, f"{entries:,} entries", f"at most {MAX_NUMBERS:,}", "Save it as safetensors.")
+    if not entries <= MAX_NUMBERS:
+        raise InputError(
+            got=f"{entries:,} entries",
+            expected=f"at most {MAX_NUMBERS:,}",
+            fix="Save it as safetensors.",
+        )
     write_text(path, f"{text}\n", replaces=any_file if overwrite else is_program_file)
 
 
 def require_place(path: Path) -> None:
     """Raise :class:`InputError` unless :func:`save_program` can use ``path``."""
     fits = path.suffix.lower() == ".json" and not path.is_dir()
-    require(fits, shown(path), "a file whose name ends in .json", "Choose another name.")
+    if not fits:
+        raise InputError(
+            got=shown(path),
+            expected="a file whose name ends in .json",
+            fix="Choose another name.",
+        )
 
 
 def load_program(path: Path | str) -> CompiledProgram:
-    """The compiled program in a file of :func:`save_program`, without its definition: ``program`` is None.
+    """The compiled program in a file of :func:`save_program`, without its definition: ``program``
+    is None.
 
-    Assign ``model.program`` to verify it with :func:`~glassformer.programs.certificate.verify_program`.
+    Assign ``model.program`` to verify it with
+    :func:`~glassformer.programs.certificate.verify_program`.
     """
     path = local_path(path)
     content = parse_json(path)
     with in_file(path):
-        require(isinstance(content, dict), "JSON that is not an object", 'an object {"format": ...}', _FIX)
-        got = f"format = {short(str(content.get('format')))}"
-        require(content.get("format") == FORMAT, got, f"{FORMAT!r}", _FIX)
+        if not isinstance(content, dict):
+            raise InputError(
+                got="JSON that is not an object",
+                expected='an object {"format": ...}',
+                fix=_FIX,
+            )
+        if content.get("format") != FORMAT:
+            raise InputError(
+                got=f"format = {short(str(content.get('format')))}",
+                expected=f"{FORMAT!r}",
+                fix=_FIX,
+            )
         return _made(_File(**content))
 
 
@@ -135,51 +178,105 @@ def is_program_file(path: Path) -> bool:
 
 def _made(file: _File) -> CompiledProgram:
     domains = Domains(tuple(map(_value, file.vocabulary)), file.max_len, file.causal)
-    tensors = {name: _tensor(name, rows).to(_DTYPES[file.dtype]) for name, rows in file.weights.items()}
+    tensors = {
+        name: _tensor(name, rows).to(_DTYPES[file.dtype]) for name, rows in file.weights.items()
+    }
 
     def size(name: str, axis: int) -> int:
         matrix = tensors.get(name)
-        return matrix.shape[axis] if matrix is not None and matrix.dim() == 2 else 0
+        if matrix is not None and matrix.dim() == 2:
+            return matrix.shape[axis]
+        return 0
 
-    width, blocks = size("embedding.weight", 1), []
-    require(width > 0, "no matrix embedding.weight", "the weights of a program", _FIX)
-    with torch.device("meta"):  # sizes take no memory before they are compared with those of the weights
+    width = size("embedding.weight", 1)
+    blocks = []
+    if not width > 0:
+        raise InputError(
+            got="no matrix embedding.weight",
+            expected="the weights of a program",
+            fix=_FIX,
+        )
+    with torch.device(
+        "meta"
+    ):  # sizes take no memory before they are compared with those of the weights
         for layer, num_heads in enumerate(file.num_heads):
             rows = size(f"layers.{layer}.attention.query.weight", 0)
             got = f"num_heads = {num_heads} in layer {layer} with {rows} rows of layers.{layer}.attention.query.weight"
-            require(rows > 0 and rows % num_heads == 0, got, "a divisor", _FIX)
-            units, sinks = size(f"layers.{layer}.ffn.up.weight", 0), f"layers.{layer}.attention.sinks" in tensors
-            blocks.append(make_block(width, num_heads, rows // num_heads, units, causal=file.causal, sinks=sinks))
+            if not rows > 0 or rows % num_heads != 0:
+                raise InputError(
+                    got=got,
+                    expected="a divisor",
+                    fix=_FIX,
+                )
+            units = size(f"layers.{layer}.ffn.up.weight", 0)
+            sinks = f"layers.{layer}.attention.sinks" in tensors
+            blocks.append(
+                make_block(
+                    width, num_heads, rows // num_heads, units, causal=file.causal, sinks=sinks
+                )
+            )
         model = CompiledProgram(None, domains, width, blocks)
     expected = {name: list(each.shape) for name, each in model.state_dict().items()}
     for name in sorted({*expected, *tensors}):
         found = list(tensors[name].shape) if name in tensors else None
         wanted = expected.get(name)
-        require(found == wanted, f"{short(name)} of shape {found}", f"{wanted or 'no such weight'}", _FIX)
+        if found != wanted:
+            raise InputError(
+                got=f"{short(name)} of shape {found}",
+                expected=f"{wanted or 'no such weight'}",
+                fix=_FIX,
+            )
     model.load_state_dict(tensors, assign=True)
-    codes = None if file.codes is None else [(number, _value(value)) for number, value in file.codes]
+    if file.codes is None:
+        codes = None
+    else:
+        codes = [(number, _value(value)) for number, value in file.codes]
     numbers = [number for number, _ in codes or ()]
-    require(codes != [] and numbers == sorted(set(numbers)), "codes", "a value for each of ascending numbers", _FIX)
+    if codes == [] or numbers != sorted(set(numbers)):
+        raise InputError(
+            got="codes",
+            expected="a value for each of ascending numbers",
+            fix=_FIX,
+        )
     fits = len(file.heads) == len(blocks) and all(
         len(names) <= most for names, most in zip(file.heads, file.num_heads, strict=True)
     )
-    require(fits, f"heads = {short(str(file.heads))}", f"names for at most {file.num_heads} heads", _FIX)
+    if not fits:
+        raise InputError(
+            got=f"heads = {short(str(file.heads))}",
+            expected=f"names for at most {file.num_heads} heads",
+            fix=_FIX,
+        )
     coordinates = []
     for index, name, variable, born, read, values in file.coordinates:
         fits = index < width and born <= read <= 2 * len(blocks) + 1
         got = f"the coordinate {index} from time {born} to {read}"
-        require(fits, got, f"one of {width}, and times from 0 to {2 * len(blocks) + 1}", _FIX)
-        listed = None if values is None else tuple((_value(value), number) for value, number in values)
+        if not fits:
+            raise InputError(
+                got=got,
+                expected=f"one of {width}, and times from 0 to {2 * len(blocks) + 1}",
+                fix=_FIX,
+            )
+        if values is None:
+            listed = None
+        else:
+            listed = tuple((_value(value), number) for value, number in values)
         coordinates.append(Coordinate(index, name, variable, born, read, listed))
-    model.name, model.codes, model.heads = file.name, codes, tuple(map(tuple, file.heads))
+    model.name = file.name
+    model.codes = codes
+    model.heads = tuple(map(tuple, file.heads))
     model.coordinates = tuple(coordinates)
     return model.eval()
 
 
 def _tensor(name: str, rows: list[float] | list[list[float]]) -> Float64[Tensor, "*shape"]:
     lengths = {len(row) if isinstance(row, list) else 1 for row in rows}
-    got = f"{short(name)} with rows of {sorted(lengths)[:3]}"
-    require(len(lengths) == 1 and 0 not in lengths, got, "equal rows", _FIX)
+    if len(lengths) != 1 or 0 in lengths:
+        raise InputError(
+            got=f"{short(name)} with rows of {sorted(lengths)[:3]}",
+            expected="equal rows",
+            fix=_FIX,
+        )
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -187,19 +284,36 @@ def _plain(value: Value) -> Any:
     if value is None or type(value) in (bool, str):
         return value
     known = type(value) in (int, float, Fraction, tuple)
-    require(known, f"the value {value!r} of type {type(value).__name__}", "a type of Python's own", "Convert it.")
+    if not known:
+        raise InputError(
+            got=f"the value {value!r} of type {type(value).__name__}",
+            expected="a type of Python's own",
+            fix="Convert it.",
+        )
     if isinstance(value, int):
-        require(abs(value) <= _LARGEST_INT, f"the value {value}", "at most 2^53", "Use smaller numbers.")
+        if not abs(value) <= _LARGEST_INT:
+            raise InputError(
+                got=f"the value {value}",
+                expected="at most 2^53",
+                fix="Use smaller numbers.",
+            )
         return value
     if isinstance(value, Fraction):
         return {"fraction": [_plain(value.numerator), _plain(value.denominator)]}
-    return {"float": value} if isinstance(value, float) else {"tuple": [_plain(each) for each in value]}
+    if isinstance(value, float):
+        return {"float": value}
+    return {"tuple": [_plain(each) for each in value]}
 
 
 def _value(plain: Any, depth: int = 0) -> Value:
     """The value that :func:`_plain` wrote, with whole numbers read as floats."""
     whole = not isinstance(plain, str) or not any("\ud800" <= each <= "\udfff" for each in plain)
-    require(whole, f"the value {short(json.dumps(plain))}, half a character", "a text in Unicode", _FIX)
+    if not whole:
+        raise InputError(
+            got=f"the value {short(json.dumps(plain))}, half a character",
+            expected="a text in Unicode",
+            fix=_FIX,
+        )
     if plain is None or isinstance(plain, bool | str):
         return plain
     if isinstance(plain, float) and plain.is_integer() and abs(plain) <= _LARGEST_INT:
@@ -214,4 +328,6 @@ def _value(plain: Any, depth: int = 0) -> Value:
             top, bottom = (_value(each, _DEEPEST) for each in inside)
             if type(top) is int and type(bottom) is int and bottom > 0:
                 return Fraction(top, bottom)
-    raise InputError(f"the value {short(json.dumps(plain))}", "a value as this format writes it", _FIX)
+    raise InputError(
+        f"the value {short(json.dumps(plain))}", "a value as this format writes it", _FIX
+    )

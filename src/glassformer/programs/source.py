@@ -8,7 +8,8 @@ from glassformer.programs import library
 
 
 def program_source(name: str) -> str:
-    """What a program of :data:`~glassformer.programs.library.PROGRAMS` is built by, after the functions that this uses.
+    """What a program of :data:`~glassformer.programs.library.PROGRAMS` is built by, after the
+    functions that this uses.
 
     Example:
         >>> print(program_source("length"))
@@ -49,6 +50,8 @@ def _program(programs: ast.AST, name: str) -> ast.AST:
         case ast.AnnAssign(value=ast.Dict(keys=names, values=examples)):
             for key, example in zip(names, examples, strict=True):
                 match key, example:
-                    case ast.Constant(value=str(known)), ast.Call(args=[program, *_]) if known == name:
+                    case ast.Constant(value=str(known)), ast.Call(args=[program, *_]) if (
+                        known == name
+                    ):
                         return program
     raise KeyError(name)

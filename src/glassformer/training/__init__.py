@@ -1,4 +1,6 @@
-"""One training loop for every model: optimizers and schedules, resumable checkpoints, one process or many."""
+"""One training loop for every model: optimizers and schedules, resumable checkpoints, one process
+or many.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

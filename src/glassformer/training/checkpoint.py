@@ -1,8 +1,8 @@
 """Weights and optimiser state as safetensors, by the names of the weights. Nothing is pickled.
 
-A file says the same whatever the number of processes and however the weights are sharded over them: sharded tensors are
-gathered before writing and distributed again after reading. A weight that several names share is stored once, under the
-first of them.
+A file says the same whatever the number of processes and however the weights are sharded over them:
+sharded tensors are gathered before writing and distributed again after reading. A weight that
+several names share is stored once, under the first of them.
 """
 
 from collections.abc import Iterable
@@ -17,25 +17,33 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
 from glassformer.checkpoints.tensor_files import require_finite
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.files import local_path
 from glassformer.training.optim import Muon
 
 WEIGHTS_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 
-_QUANTITIES = {AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum_buffer"}, SGD: {"momentum_buffer"}}
+_QUANTITIES = {
+    AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    Muon: {"momentum_buffer"},
+    SGD: {"momentum_buffer"},
+}
 """What each optimiser keeps for a weight that has had a gradient."""
 
 
 def plain_model(model: nn.Module) -> nn.Module:
     """The model inside the wrappers of ``torch.compile`` and DistributedDataParallel."""
     model = getattr(model, "_orig_mod", model)
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    if isinstance(model, DistributedDataParallel):
+        return model.module
+    return model
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and persistent buffer of ``model``, once each, under its first name without wrappers."""
+    """Every parameter and persistent buffer of ``model``, once each, under its first name without
+    wrappers.
+    """
     unique: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in plain_model(model).state_dict(keep_vars=True).items():
         name = name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
@@ -46,18 +54,26 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 def save_weights(model: nn.Module, directory: Path | str, *, write: bool = True) -> None:
     """Write the weights of ``model`` to ``directory / "model.safetensors"``.
 
-    Where weights are sharded, every process must call this; those with ``write=False`` only contribute their shards.
+    Where weights are sharded, every process must call this; those with ``write=False`` only
+    contribute their shards.
     """
     _save(named_tensors(model).items(), local_path(directory) / WEIGHTS_FILE, write)
 
 
 def load_weights(model: nn.Module, directory: Path | str, *, allow_nonfinite: bool = False) -> None:
-    """Fill ``model``, which is not sharded, with the weights that :func:`save_weights` wrote into ``directory``."""
+    """Fill ``model``, which is not sharded, with the weights that :func:`save_weights` wrote into
+    ``directory``.
+    """
     path = local_path(directory) / WEIGHTS_FILE
-    stored, wanted = _read(path), named_tensors(model)
+    stored = _read(path)
+    wanted = named_tensors(model)
     for name in sorted(stored.keys() ^ wanted.keys()):
         got = f"{path} {'without the' if name in wanted else 'with the unknown'} tensor {name!r}"
-        raise InputError(got, "exactly the model's tensors", "Build the model with the configuration of that run.")
+        raise InputError(
+            got,
+            "exactly the model's tensors",
+            "Build the model with the configuration of that run.",
+        )
     for name, tensor in wanted.items():
         _require_same(path, name, stored[name], tensor)
         if isinstance(tensor, nn.Parameter) and not allow_nonfinite:
@@ -67,10 +83,14 @@ def load_weights(model: nn.Module, directory: Path | str, *, allow_nonfinite: bo
             tensor.copy_(stored[name])
 
 
-def save_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Path, *, write: bool = True) -> None:
-    """Write the state of ``optimizers`` to ``directory / "optimizer.safetensors"``, as ``<weight's name>.<quantity>``.
+def save_optimizers(
+    model: nn.Module, optimizers: list[Optimizer], directory: Path, *, write: bool = True
+) -> None:
+    """Write the state of ``optimizers`` to ``directory / "optimizer.safetensors"``, as ``<weight's
+    name>.<quantity>``.
 
-    Learning rates and the like are not stored: they follow from the configuration and the step. As for
+    Learning rates and the like are not stored: they follow from the configuration and the step. As
+    for
     :func:`save_weights`, every process calls this where weights are sharded.
     """
     names = {id(tensor): name for name, tensor in named_tensors(model).items()}
@@ -84,22 +104,38 @@ def save_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Pa
 
 
 def load_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Path) -> None:
-    """Fill ``optimizers``, which update the weights of ``model``, with the state that :func:`save_optimizers` wrote."""
+    """Fill ``optimizers``, which update the weights of ``model``, with the state that
+    :func:`save_optimizers` wrote.
+    """
     path = directory / OPTIMIZER_FILE
     weights = named_tensors(model)
     states = _read_states(path, weights)
-    groups = [[weight for group in each.param_groups for weight in group["params"]] for each in optimizers]
+    groups = [
+        [weight for group in each.param_groups for weight in group["params"]] for each in optimizers
+    ]
     frozen = states.keys() - {id(weight) for updated in groups for weight in updated}
     got = f"{path} of a run that updates {sorted(name for name, each in weights.items() if id(each) in frozen)[:3]}"
-    require(not frozen, got, "the weights that the model trains", "Set requires_grad as at the run's start.")
+    if frozen:
+        raise InputError(
+            got=got,
+            expected="the weights that the model trains",
+            fix="Set requires_grad as at the run's start.",
+        )
     for optimizer, updated in zip(optimizers, groups, strict=True):
         described = optimizer.state_dict()
-        described["state"] = {i: states[id(weight)] for i, weight in enumerate(updated) if id(weight) in states}
+        described["state"] = {
+            i: states[id(weight)] for i, weight in enumerate(updated) if id(weight) in states
+        }
         # Accelerate's wrapper holds the optimiser itself in an attribute of this name.
         expected = _QUANTITIES[type(getattr(optimizer, "optimizer", optimizer))]
         for state in described["state"].values():
-            got, fix = f"{path} with {sorted(state)} for a weight", "Resume with the run's first optimizer."
-            require(state.keys() == expected, got, f"{sorted(expected)}", fix)
+            got = f"{path} with {sorted(state)} for a weight"
+            if state.keys() != expected:
+                raise InputError(
+                    got=got,
+                    expected=f"{sorted(expected)}",
+                    fix="Resume with the run's first optimizer.",
+                )
         optimizer.load_state_dict(described)
 
 
@@ -108,14 +144,26 @@ def _read_states(path: Path, weights: dict[str, Tensor]) -> dict[int, dict[str, 
     states: dict[int, dict[str, Tensor]] = {}
     for key, value in _read(path).items():
         name, _, quantity = key.rpartition(".")
-        got, fix = f"{path} with the tensor {key!r}", "Build the model with the configuration of that run."
-        require(name in weights, got, "state of the model's own weights", fix)
+        got = f"{path} with the tensor {key!r}"
+        if name not in weights:
+            raise InputError(
+                got=got,
+                expected="state of the model's own weights",
+                fix="Build the model with the configuration of that run.",
+            )
         weight = weights[name]
         if value.ndim:
             _require_same(path, key, value, weight)
-        broken = value.isnan() if quantity == "exp_avg_sq" else ~value.isfinite()  # squares may overflow
+        broken = (
+            value.isnan() if quantity == "exp_avg_sq" else ~value.isfinite()
+        )  # squares may overflow
         got = f"{path} with {key!r} that is infinite or NaN"
-        require(not bool(broken.any()), got, "finite numbers", "Remove its directory to use an earlier checkpoint.")
+        if bool(broken.any()):
+            raise InputError(
+                got=got,
+                expected="finite numbers",
+                fix="Remove its directory to use an earlier checkpoint.",
+            )
         if value.ndim and isinstance(weight, DTensor):
             value = distribute_tensor(value, weight.device_mesh, weight.placements)
         # A clone has memory of its own.
@@ -126,7 +174,10 @@ def _read_states(path: Path, weights: dict[str, Tensor]) -> dict[int, dict[str, 
 def _save(tensors: Iterable[tuple[str, Tensor]], path: Path, write: bool) -> None:
     whole = {}
     for name, tensor in tensors:
-        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if isinstance(tensor, DTensor):
+            full = tensor.full_tensor()
+        else:
+            full = tensor
         if write:
             whole[name] = full.detach().cpu().contiguous()
     if write:
@@ -134,13 +185,21 @@ def _save(tensors: Iterable[tuple[str, Tensor]], path: Path, write: bool) -> Non
             save_file(whole, path, metadata={"format": "pt"})
         except SafetensorError as error:
             raise OSError(
-                f"{path} cannot be written ({error}). Earlier checkpoints are whole: free space, then resume."
+                f"{path} cannot be written ({error}). Earlier checkpoints are whole: free space, "
+                "then resume."
             ) from error
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    fix = "Pass a run's best/ or one of its checkpoints/; a checkpoint that is damaged can be removed."
-    require(path.is_file(), f"no file {path}", "a complete checkpoint", fix)
+    if not path.is_file():
+        raise InputError(
+            got=f"no file {path}",
+            expected="a complete checkpoint",
+            fix=(
+                "Pass a run's best/ or one of its checkpoints/; a checkpoint that is damaged can "
+                "be removed."
+            ),
+        )
     try:
         return load_file(path)
     except SafetensorError as error:
@@ -152,9 +211,9 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _require_same(path: Path, name: str, stored: Tensor, wanted: Tensor) -> None:
-    require(
-        stored.shape == wanted.shape and stored.dtype == wanted.dtype,
-        f"{path} with {name!r} of shape {tuple(stored.shape)}, {stored.dtype}",
-        f"shape {tuple(wanted.shape)}, {wanted.dtype}",
-        "Build the model with the configuration of that run.",
-    )
+    if stored.shape != wanted.shape or stored.dtype != wanted.dtype:
+        raise InputError(
+            got=f"{path} with {name!r} of shape {tuple(stored.shape)}, {stored.dtype}",
+            expected=f"shape {tuple(wanted.shape)}, {wanted.dtype}",
+            fix="Build the model with the configuration of that run.",
+        )

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from glassformer.config import Config, Count, Fraction, NonNegative, Positive, Probability, Seed, Size, config
-from glassformer.errors import require
+from glassformer.config import (
+    Config,
+    Count,
+    Fraction,
+    NonNegative,
+    Positive,
+    Probability,
+    Seed,
+    Size,
+    config,
+)
+from glassformer.errors import InputError
 
 # Fields that decide when to look at a run and what to keep of it, or how the same sums are split.
 _FREE_ON_RESUME = {
@@ -30,11 +40,15 @@ class TrainingConfig(Config):
     learning_rate: Positive = 1e-3
     """Peak learning rate of AdamW, or of SGD."""
     optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
-    """AdamW for every weight, Muon for the matrices inside the network and AdamW for the rest, or plain SGD."""
+    """AdamW for every weight, Muon for the matrices inside the network and AdamW for the rest, or
+    plain SGD.
+    """
     muon_learning_rate: Positive = 0.02
     """Peak learning rate of the weights that Muon updates; unused without Muon."""
     weight_decay: NonNegative = 0.01
-    """Weight decay of matrices, decoupled (SGD's is part of the gradient); vectors, as biases, are never decayed."""
+    """Weight decay of matrices, decoupled (SGD's is part of the gradient); vectors, as biases, are
+    never decayed.
+    """
     betas: tuple[Probability, Probability] = (0.9, 0.95)
     """AdamW's decay rates of the first and the second moment."""
     momentum: Probability = 0.0
@@ -42,15 +56,23 @@ class TrainingConfig(Config):
     schedule: Literal["constant", "cosine"] = "cosine"
     """Learning rate after warm-up: constant, or half a cosine down to final_lr_fraction."""
     warmup_steps: Count | None = 0
-    """Steps over which the learning rate rises linearly to its peak. None: 10, or all of a shorter run."""
+    """Steps over which the learning rate rises linearly to its peak. None: 10, or all of a shorter
+    run.
+    """
     final_lr_fraction: Fraction = 0.0
     """Where the cosine ends, as a fraction of the peak learning rate."""
     clip_norm: Positive | None = 1.0
-    """Largest norm of the gradient of all weights together; a larger gradient is scaled down. None: no clipping."""
+    """Largest norm of the gradient of all weights together; a larger gradient is scaled down. None:
+    no clipping.
+    """
     accumulation: Size = 1
-    """Micro-batches per update and process: more of them need less memory and give the same gradient."""
+    """Micro-batches per update and process: more of them need less memory and give the same
+    gradient.
+    """
     precision: Literal["no", "bf16", "fp16"] = "no"
-    """Number format of the forward pass: no autocast (the weights' own format), bfloat16 or float16."""
+    """Number format of the forward pass: no autocast (the weights' own format), bfloat16 or
+    float16.
+    """
     eval_every: Size | None = None
     """Steps between evaluations. None: evaluate after the last step only."""
     checkpoint_every: Size | None = None
@@ -58,46 +80,73 @@ class TrainingConfig(Config):
     keep_checkpoints: Size = 2
     """Number of latest checkpoints to keep; the best model is kept besides."""
     patience: Size | None = None
-    """Stop after this many evaluations in a row without a better metric; needs eval_every. None: never."""
+    """Stop after this many evaluations in a row without a better metric; needs eval_every. None:
+    never.
+    """
     seed: Seed = 0
-    """Seed of the random numbers in training (dropout). Data and initial weights have their own seeds."""
+    """Seed of the random numbers in training (dropout). Data and initial weights have their own
+    seeds.
+    """
     log_every: Size = 10
     """Steps between lines in metrics.jsonl."""
     tensorboard: bool = False
     """Also write TensorBoard event files into the run directory."""
 
     def __post_init__(self) -> None:
-        got, fix = f"warmup_steps = {self.warmup_steps} with steps = {self.steps}", "Lower warmup_steps or raise steps."
-        require(self.warmup <= self.steps, got, "a warm-up no longer than the run", fix)
-        got, fix = f"patience = {self.patience} with eval_every = None", "Set eval_every, for example to 100."
-        require(self.patience is None or self.eval_every is not None, got, "evaluations to be patient with", fix)
-        require(
-            not (self.optimizer == "muon" and self.precision == "fp16"),
-            'optimizer = "muon" with precision = "fp16"',
-            "one optimizer under float16's loss scale, which two optimizers would undo twice",
-            'Use precision="bf16" with "muon", or "fp16" with "adamw".',
-        )
+        got = f"warmup_steps = {self.warmup_steps} with steps = {self.steps}"
+        fix = "Lower warmup_steps or raise steps."
+        if not self.warmup <= self.steps:
+            raise InputError(
+                got=got,
+                expected="a warm-up no longer than the run",
+                fix=fix,
+            )
+        got = f"patience = {self.patience} with eval_every = None"
+        fix = "Set eval_every, for example to 100."
+        if self.patience is not None and self.eval_every is None:
+            raise InputError(
+                got=got,
+                expected="evaluations to be patient with",
+                fix=fix,
+            )
+        if self.optimizer == "muon" and self.precision == "fp16":
+            raise InputError(
+                got='optimizer = "muon" with precision = "fp16"',
+                expected=(
+                    "one optimizer under float16's loss scale, which two optimizers would undo "
+                    "twice"
+                ),
+                fix='Use precision="bf16" with "muon", or "fp16" with "adamw".',
+            )
 
     def require_continues(self, earlier: TrainingConfig) -> None:
         """Check that a run started with ``earlier`` may be continued with this configuration.
 
-        Fields that decide the weights must stay the same; with a constant schedule the number of steps may change.
+        Fields that decide the weights must stay the same; with a constant schedule the number of
+        steps may change.
         """
         free = _FREE_ON_RESUME | ({"steps"} if self.schedule == "constant" else set())
-        old, new = vars(earlier), vars(self)
+        old = vars(earlier)
+        new = vars(self)
         changed = [
-            f"{name} was {old[name]!r}, is {new[name]!r}" for name in new if name not in free and old[name] != new[name]
+            f"{name} was {old[name]!r}, is {new[name]!r}"
+            for name in new
+            if name not in free and old[name] != new[name]
         ]
-        if earlier.warmup != self.warmup and not changed:  # each as long as its number of steps allows
+        if (
+            earlier.warmup != self.warmup and not changed
+        ):  # each as long as its number of steps allows
             changed = [f"warmup_steps was {earlier.warmup}, is {self.warmup}"]
-        require(
-            not changed,
-            f"a changed configuration: {', '.join(changed)}",
-            "the configuration that the run was started with",
-            "Resume with the old values, or start a new run in another directory.",
-        )
+        if changed:
+            raise InputError(
+                got=f"a changed configuration: {', '.join(changed)}",
+                expected="the configuration that the run was started with",
+                fix="Resume with the old values, or start a new run in another directory.",
+            )
 
     @property
     def warmup(self) -> int:
         """The number of steps of the warm-up."""
-        return min(10, self.steps) if self.warmup_steps is None else self.warmup_steps
+        if self.warmup_steps is None:
+            return min(10, self.steps)
+        return self.warmup_steps

@@ -1,4 +1,6 @@
-"""What decides the last bits of a run besides its configuration: threads, processes, device, versions and switches."""
+"""What decides the last bits of a run besides its configuration: threads, processes, device,
+versions and switches.
+"""
 
 import os
 import platform
@@ -14,7 +16,9 @@ Environment = dict[str, Any]
 
 
 def environment_of(device: torch.device, processes: int) -> Environment:
-    """Return what decides in which order ``processes`` on ``device`` add numbers, and how they multiply them."""
+    """Return what decides in which order ``processes`` on ``device`` add numbers, and how they
+    multiply them.
+    """
     return {
         "threads": torch.get_num_threads(),
         "processes": processes,
@@ -22,7 +26,9 @@ def environment_of(device: torch.device, processes: int) -> Environment:
         "machine": platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
-        "glassformer": resolve_name("glassformer:__version__"),  # by its name, as the package imports this
+        "glassformer": resolve_name(
+            "glassformer:__version__"
+        ),  # by its name, as the package imports this
         "native_library": os.environ.get(SWITCH, "0") in ("", "0"),
         "default_dtype": str(torch.get_default_dtype()),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),

@@ -1,4 +1,6 @@
-"""Encoder-decoders that answer from fresh facts in their context: a recipe as data, its model, its training."""
+"""Encoder-decoders that answer from fresh facts in their context: a recipe as data, its model, its
+training.
+"""
 
 import re
 from dataclasses import asdict, field
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.config import NonNegative, Positive, Size, config
 from glassformer.data.in_context_lookup import Encoding, Facts, LookupConfig, Split, encode, sample
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from glassformer.modes import seeded
 from glassformer.training import Batch, TargetTask, TrainingConfig, TrainingResult
@@ -25,7 +27,8 @@ MEASURING_SEED = 10_000_000
 
 @config
 class InContextRecipe:
-    """An encoder-decoder of one layer on each side that answers from fresh facts, and how it is trained.
+    """An encoder-decoder of one layer on each side that answers from fresh facts, and how it is
+    trained.
 
     The learning rate rises over the first 100 steps and falls as a cosine.
     """
@@ -50,7 +53,9 @@ class InContextRecipe:
 
     @property
     def asks_unseen(self) -> bool:
-        """Whether its model is measured on pairings of key and value that training left out, and on no others."""
+        """Whether its model is measured on pairings of key and value that training left out, and on
+        no others.
+        """
         return self.split == "train" and self.data.num_held_out > 0
 
     def model_config(self) -> EncoderDecoderConfig:
@@ -75,9 +80,16 @@ class InContextRecipe:
 
 
 def batch(facts: Facts, recipe: InContextRecipe, seed: int = 0, step: int = 0) -> Batch:
-    """Contexts and questions as a :class:`~glassformer.training.TargetTask` has them; the seed shuffles bags."""
+    """Contexts and questions as a :class:`~glassformer.training.TargetTask` has them; the seed
+    shuffles bags.
+    """
     source, real = encode(facts, recipe.encoding, seed=seed, step=step)
-    return {"source": source, "source_real": real, "inputs": facts.query[:, None], "targets": facts.answer[:, None]}
+    return {
+        "source": source,
+        "source_real": real,
+        "inputs": facts.query[:, None],
+        "targets": facts.answer[:, None],
+    }
 
 
 @torch.no_grad()
@@ -96,10 +108,17 @@ def build_model(recipe: InContextRecipe, seed: int) -> EncoderDecoder:
 def train_in_context(
     recipe: InContextRecipe, seed: int, directory: Path | None = None
 ) -> tuple[EncoderDecoder, TrainingResult]:
-    """Train the model of ``recipe`` on new contexts in every step, in a run directory if one is given."""
-    fix = "Larger ones are for measuring."
-    require(0 <= seed < MEASURING_SEED, f"seed = {seed}", f"0 to {MEASURING_SEED - 1}", fix)
-    data, split = recipe.data, recipe.split
+    """Train the model of ``recipe`` on new contexts in every step, in a run directory if one is
+    given.
+    """
+    if not 0 <= seed < MEASURING_SEED:
+        raise InputError(
+            got=f"seed = {seed}",
+            expected=f"0 to {MEASURING_SEED - 1}",
+            fix="Larger ones are for measuring.",
+        )
+    data = recipe.data
+    split = recipe.split
 
     def batches(step: int, size: int) -> Batch:
         return batch(sample(data, size, seed, split=split, step=step), recipe, seed, step)

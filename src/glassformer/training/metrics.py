@@ -22,10 +22,13 @@ Record = dict[str, Any]
 """One line of metrics.jsonl: "step" and either the numbers of that update or its "evaluation"."""
 
 
-def read_records(path: Path, until_step: int, warn: Callable[[str], object] = lambda message: None) -> list[Record]:
+def read_records(
+    path: Path, until_step: int, warn: Callable[[str], object] = lambda message: None
+) -> list[Record]:
     """Return the records in ``path`` up to and including ``until_step``; an absent file has none.
 
-    A last line that is not whole, which was being written when its process died, is left out and told to ``warn``.
+    A last line that is not whole, which was being written when its process died, is left out and
+    told to ``warn``.
     """
     if not os.path.lexists(path) or require_regular(path, inside=True).st_size == 0:
         return []
@@ -38,12 +41,21 @@ def read_records(path: Path, until_step: int, warn: Callable[[str], object] = la
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         record = _record(line)
-        same_kind = [earlier["step"] for earlier in records[-2:] if record and _kind(earlier) == _kind(record)]
-        if record is None or (records and record["step"] < records[-1]["step"]) or record["step"] in same_kind:
+        same_kind = [
+            earlier["step"]
+            for earlier in records[-2:]
+            if record and _kind(earlier) == _kind(record)
+        ]
+        if (
+            record is None
+            or (records and record["step"] < records[-1]["step"])
+            or record["step"] in same_kind
+        ):
             raise InputError(
                 f"{path}, line {number}: {short(line.decode('utf-8', errors='replace'))}",
                 'a record such as {"step": 100, "loss": 1.5}, of a later step than those before',
-                "Restore the line from a copy, or remove it. To go on without earlier records, remove the file.",
+                "Restore the line from a copy, or remove it. To go on without earlier records, "
+                "remove the file.",
             )
         records.append(record)
     return [record for record in records if record["step"] <= until_step]
@@ -58,7 +70,9 @@ def _record(line: bytes) -> Record | None:
         right = type(record["step"]) is int and ("loss" in record or "evaluation" in record)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return record if right and all(value is None or type(value) in (int, float) for value in values) else None
+    if right and all(value is None or type(value) in (int, float) for value in values):
+        return record
+    return None
 
 
 def _kind(record: Record) -> str:
@@ -66,7 +80,9 @@ def _kind(record: Record) -> str:
 
 
 class MetricsFile:
-    """A file with one JSON object a line, appended and flushed; what it held is replaced by the run's ``records``."""
+    """A file with one JSON object a line, appended and flushed; what it held is replaced by the
+    run's ``records``.
+    """
 
     def __init__(self, path: Path, records: list[Record]) -> None:
         write_text(path, "".join(_line(record) for record in records))
@@ -87,7 +103,9 @@ class MetricsFile:
 
 
 class TensorBoard:
-    """Scalars for TensorBoard: ``train/loss`` and so on. Those of earlier files after ``from_step`` are superseded."""
+    """Scalars for TensorBoard: ``train/loss`` and so on. Those of earlier files after ``from_step``
+    are superseded.
+    """
 
     def __init__(self, directory: Path, from_step: int) -> None:
         with naming_extras():
@@ -117,14 +135,24 @@ SECONDS_BETWEEN_LINES = 10.0
 class Progress:
     """A bar with loss, ``metric``, speed in ``unit`` and time left.
 
-    Without a terminal it prints lines instead: one for each evaluation, and at other logged steps one after
-    :data:`SECONDS_BETWEEN_LINES`. ``done`` of the ``steps`` were made by an earlier part of the run.
+    Without a terminal it prints lines instead: one for each evaluation, and at other logged steps
+    one after
+    :data:`SECONDS_BETWEEN_LINES`. ``done`` of the ``steps`` were made by an earlier part of the
+    run.
     """
 
     def __init__(self, steps: int, done: int, metric: str, unit: str, show: bool) -> None:
-        self._steps, self._metric, self._unit = steps, metric, unit
+        self._steps = steps
+        self._metric = metric
+        self._unit = unit
         self._lines = show and (sys.stderr is None or not sys.stderr.isatty())
-        self._bar = tqdm(total=steps, initial=done, unit="step", disable=not show or self._lines, dynamic_ncols=True)
+        self._bar = tqdm(
+            total=steps,
+            initial=done,
+            unit="step",
+            disable=not show or self._lines,
+            dynamic_ncols=True,
+        )
         self._parts: dict[str, str] = {}
         self._last_line = time.monotonic()
 
@@ -162,4 +190,6 @@ def _line(record: Record) -> str:
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, AdamW, Optimizer
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.kernels.orthogonal import COEFFICIENTS, EPS, STEPS, orthogonalised
 from glassformer.layers.quantized.packed import PACKED
 from glassformer.training.config import TrainingConfig
@@ -18,8 +19,8 @@ from glassformer.training.config import TrainingConfig
 class Muon(torch.optim.Muon):
     """PyTorch's Muon, which on the CPU orthogonalises all matrices of one shape together.
 
-    With other options of the orthogonalisation or the rate than PyTorch's defaults it is PyTorch's own. Its products
-    are in float32 where they are small or the processor has none of bfloat16; see
+    With other options of the orthogonalisation or the rate than PyTorch's defaults it is PyTorch's
+    own. Its products are in float32 where they are small or the processor has none of bfloat16; see
     :func:`~glassformer.kernels.orthogonal.orthogonalised`.
     """
 
@@ -27,7 +28,9 @@ class Muon(torch.optim.Muon):
     def step(self, closure: Any = None) -> Any:
         """As PyTorch's."""
         weights = [weight for group in self.param_groups for weight in group["params"]]
-        others = any(weight.device.type != "cpu" or isinstance(weight, DTensor) for weight in weights)
+        others = any(
+            weight.device.type != "cpu" or isinstance(weight, DTensor) for weight in weights
+        )
         if closure is not None or others or not all(map(_is_by_default, self.param_groups)):
             return super().step(closure)
         for group in self.param_groups:
@@ -36,7 +39,11 @@ class Muon(torch.optim.Muon):
 
 
 def _is_by_default(group: dict[str, Any]) -> bool:
-    found = tuple(group["ns_coefficients"]), group["ns_steps"], group["eps"]  # a list, if read from a file
+    found = (
+        tuple(group["ns_coefficients"]),
+        group["ns_steps"],
+        group["eps"],
+    )  # a list, if read from a file
     return found == (COEFFICIENTS, STEPS, EPS) and group["adjust_lr_fn"] in (None, "original")
 
 
@@ -50,7 +57,11 @@ def _update_on_the_cpu(group: dict[str, Any], state: dict[Tensor, Any]) -> None:
             state[weight]["momentum_buffer"] = torch.zeros_like(weight)
     averages = [state[weight]["momentum_buffer"] for weight in weights]
     torch._foreach_lerp_(averages, grads, 1 - group["momentum"])
-    updates = torch._foreach_lerp(grads, averages, group["momentum"]) if group["nesterov"] else averages
+    updates: Sequence[Tensor]
+    if group["nesterov"]:
+        updates = torch._foreach_lerp(grads, averages, group["momentum"])
+    else:
+        updates = averages
     torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
     for rows, columns in dict.fromkeys(weight.shape for weight in weights):
         alike = [i for i, weight in enumerate(weights) if weight.shape == (rows, columns)]
@@ -62,35 +73,58 @@ def _update_on_the_cpu(group: dict[str, Any], state: dict[Tensor, Any]) -> None:
 def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer]:
     """The optimisers that together update every trainable weight of ``model`` once.
 
-    With ``config.optimizer = "adamw"`` or ``"sgd"`` there is one. With ``"muon"`` there is Muon for the weights that
-    :func:`muon_weights` names, and AdamW for the rest. Weight decay acts on tensors with two or more axes: biases and
-    gains have no direction to shrink along. SGD, with momentum m, learning rate r and decay d, does
+    With ``config.optimizer = "adamw"`` or ``"sgd"`` there is one. With ``"muon"`` there is Muon for
+    the weights that
+    :func:`muon_weights` names, and AdamW for the rest. Weight decay acts on tensors with two or
+    more axes: biases and gains have no direction to shrink along. SGD, with momentum m, learning
+    rate r and decay d, does
 
         g = gradient + d w        v = m v + g        w = w - r v
 
-    Source: AdamW, Loshchilov & Hutter 2019 (arXiv:1711.05101); Muon, Jordan et al. 2024; SGD's momentum, Polyak
-    1964, as PyTorch writes it.
+    Source: AdamW, Loshchilov & Hutter 2019 (arXiv:1711.05101); Muon, Jordan et al. 2024; SGD's
+    momentum, Polyak 1964, as PyTorch writes it.
     """
     trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    require(bool(trainable), "a model without trainable weights", "at least one", "Set requires_grad on its weights.")
+    if not bool(trainable):
+        raise InputError(
+            got="a model without trainable weights",
+            expected="at least one",
+            fix="Set requires_grad on its weights.",
+        )
     packed = sum(isinstance(module, PACKED) for module in model.modules())
     if packed:
         fix = 'to train them, load the model with hold="dense" (a GGUF file), or without pack= (a directory)'
-        warnings.warn(f"the weights of {packed} layers are packed and stay as they are; {fix}", stacklevel=2)
-    hidden = muon_weights(model) if config.optimizer == "muon" else set()
-    got, fix = 'optimizer = "muon" with a model that has no matrix inside blocks', 'Use optimizer="adamw".'
+        warnings.warn(
+            f"the weights of {packed} layers are packed and stay as they are; {fix}", stacklevel=2
+        )
+    if config.optimizer == "muon":
+        hidden = muon_weights(model)
+    else:
+        hidden = set()
+    got = 'optimizer = "muon" with a model that has no matrix inside blocks'
+    fix = 'Use optimizer="adamw".'
     fits = bool(hidden) or config.optimizer != "muon"
-    require(fits, got, "at least one matrix that is neither an embedding nor an output head", fix)
+    if not fits:
+        raise InputError(
+            got=got,
+            expected="at least one matrix that is neither an embedding nor an output head",
+            fix=fix,
+        )
     others = [weight for name, weight in trainable.items() if name not in hidden]
     groups = [
-        {"params": [weight for weight in others if weight.ndim >= 2], "weight_decay": config.weight_decay},
+        {
+            "params": [weight for weight in others if weight.ndim >= 2],
+            "weight_decay": config.weight_decay,
+        },
         {"params": [weight for weight in others if weight.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     optimizers: list[Optimizer] = []
     if hidden:
         matrices = [weight for name, weight in trainable.items() if name in hidden]
-        optimizers.append(Muon(matrices, lr=config.muon_learning_rate, weight_decay=config.weight_decay))
+        optimizers.append(
+            Muon(matrices, lr=config.muon_learning_rate, weight_decay=config.weight_decay)
+        )
     if groups and config.optimizer == "sgd":
         optimizers.append(SGD(groups, lr=config.learning_rate, momentum=config.momentum))
     elif groups:
@@ -102,12 +136,14 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer
 
 
 def muon_weights(model: nn.Module) -> set[str]:
-    """Names of the weights for Muon: trainable matrices that are neither embeddings nor output heads.
+    """Names of the weights for Muon: trainable matrices that are neither embeddings nor output
+    heads.
 
-    An embedding is a weight of any ``nn.Embedding``, tied or not. An output head is an ``nn.Linear`` that stands
-    directly on the model rather than inside a block. Muon makes an update orthogonal, which suits maps between hidden
-    spaces and not tables whose rows are updated one by one. Experts stacked into one tensor of three axes stay with
-    AdamW, because ``torch.optim.Muon`` takes matrices only.
+    An embedding is a weight of any ``nn.Embedding``, tied or not. An output head is an
+    ``nn.Linear`` that stands directly on the model rather than inside a block. Muon makes an update
+    orthogonal, which suits maps between hidden spaces and not tables whose rows are updated one by
+    one. Experts stacked into one tensor of three axes stay with AdamW, because ``torch.optim.Muon``
+    takes matrices only.
     """
     excluded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     excluded |= {id(module.weight) for module in model.children() if isinstance(module, nn.Linear)}
@@ -121,18 +157,28 @@ def muon_weights(model: nn.Module) -> set[str]:
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
     """The learning rate of update ``step`` (from 0) as a fraction of its peak, in (0, 1].
 
-    Warm-up: (step + 1) / W for step < W. After it 1 if constant, else with t = (step - W) / (N - W):
-    f + (1 - f) (1 + cos(pi t)) / 2, for N = ``steps``, W = ``warmup``, f = ``final_lr_fraction``.
+    Warm-up: (step + 1) / W for step < W. After it 1 if constant, else with t = (step - W) / (N -
+    W): f + (1 - f) (1 + cos(pi t)) / 2, for N = ``steps``, W = ``warmup``, f =
+    ``final_lr_fraction``.
 
-    Source: Loshchilov & Hutter 2017, SGDR, equation 5 (one period); linear warm-up: Goyal et al. 2017, section 2.2.
+    Source: Loshchilov & Hutter 2017, SGDR, equation 5 (one period); linear warm-up: Goyal et al.
+    2017, section 2.2.
     """
-    require(0 <= step < config.steps, f"step = {step}", f"0 <= step < {config.steps}", "Count updates from 0.")
+    if not 0 <= step < config.steps:
+        raise InputError(
+            got=f"step = {step}",
+            expected=f"0 <= step < {config.steps}",
+            fix="Count updates from 0.",
+        )
     if step < config.warmup:
         return (step + 1) / config.warmup
     if config.schedule == "constant":
         return 1.0
     progress = (step - config.warmup) / (config.steps - config.warmup)
-    return config.final_lr_fraction + (1 - config.final_lr_fraction) * (1 + math.cos(math.pi * progress)) / 2
+    return (
+        config.final_lr_fraction
+        + (1 - config.final_lr_fraction) * (1 + math.cos(math.pi * progress)) / 2
+    )
 
 
 def set_learning_rates(optimizers: list[Optimizer], factor: float) -> None:

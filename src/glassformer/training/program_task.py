@@ -5,7 +5,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.programs.model import CompiledProgram
 from glassformer.training.task import Batch, mix_seed
 
@@ -18,25 +18,46 @@ class ProgramTask:
 
         loss = mean over positions of (output - number of the value)^2
 
-    A batch has sequences of one length, each length up to ``max_len`` as often as the others, of independent tokens.
-    Positions where the program has no value are left out of the loss.
+    A batch has sequences of one length, each length up to ``max_len`` as often as the others, of
+    independent tokens. Positions where the program has no value are left out of the loss.
 
     Args:
-        reference: The compiled program, which gives the numbers that stand for values. The model that is trained has
-            its shape, or that of :class:`~glassformer.programs.model.CompiledProgram` anyway.
+        reference: The compiled program, which gives the numbers that stand for values. The model
+            that is trained has its shape, or that of
+            :class:`~glassformer.programs.model.CompiledProgram` anyway.
         max_len: Tokens of the longest sequences to train on.
         seed: Of the sequences.
     """
 
-    metric, higher_is_better, unit = "accuracy", True, "outputs"
+    metric = "accuracy"
+    higher_is_better = True
+    unit = "outputs"
 
     def __init__(self, reference: CompiledProgram, max_len: int, seed: int = 0) -> None:
-        most, allowed = reference.domains.max_len, reference.allowed_error
-        require(1 <= max_len <= most, f"max_len = {max_len}", f"1 to {most}", "Compile with a larger max_len.")
-        require(seed >= 0, f"seed = {seed}", "at least 0", "Pass seed >= 0.")
+        most = reference.domains.max_len
+        allowed = reference.allowed_error
+        if not 1 <= max_len <= most:
+            raise InputError(
+                got=f"max_len = {max_len}",
+                expected=f"1 to {most}",
+                fix="Compile with a larger max_len.",
+            )
+        if not seed >= 0:
+            raise InputError(
+                got=f"seed = {seed}",
+                expected="at least 0",
+                fix="Pass seed >= 0.",
+            )
         if allowed is None:
-            raise InputError("a program whose output is a number", "one with listed values", "Map it to fewer values.")
-        self.reference, self.max_len, self.seed, self._allowed = reference, max_len, seed, allowed
+            raise InputError(
+                "a program whose output is a number",
+                "one with listed values",
+                "Map it to fewer values.",
+            )
+        self.reference = reference
+        self.max_len = max_len
+        self.seed = seed
+        self._allowed = allowed
 
     def batch(self, step: int, size: int) -> Batch:
         """The sequences of update ``step`` and their numbers."""
@@ -60,8 +81,12 @@ class ProgramTask:
 
     @torch.no_grad()
     def accuracy(self, model: nn.Module, length: int) -> float:
-        """The share of random sequences of this length whose values are read correctly at every position."""
-        batch = self._batch(np.random.default_rng(mix_seed(self.seed, length, purpose="test")), _EVALUATED, length)
+        """The share of random sequences of this length whose values are read correctly at every
+        position.
+        """
+        batch = self._batch(
+            np.random.default_rng(mix_seed(self.seed, length, purpose="test")), _EVALUATED, length
+        )
         outputs = model(batch["tokens"].to(next(model.parameters()).device)).cpu()
         error = (outputs - batch["wanted"]).abs()
         return float(((error < self._allowed) | batch["wanted"].isnan()).all(1).double().mean())
@@ -69,4 +94,7 @@ class ProgramTask:
     def _batch(self, rng: np.random.Generator, size: int, length: int) -> Batch:
         tokens = rng.integers(0, len(self.reference.domains.vocabulary), (size, length))
         wanted = torch.from_numpy(self.reference.wanted(self.reference.batch(tokens)))
-        return {"tokens": torch.from_numpy(tokens), "wanted": wanted.to(self.reference.output.weight.dtype)}
+        return {
+            "tokens": torch.from_numpy(tokens),
+            "wanted": wanted.to(self.reference.output.weight.dtype),
+        }

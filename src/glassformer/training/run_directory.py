@@ -2,12 +2,14 @@
 
 ::
 
-    .lock                           which process trains there; the lock itself ends with the process
-    config.json                     the training configuration, the caller's description of model and data, and the
+    .lock                           which process trains there; the lock itself ends with the
+    process config.json                     the training configuration, the caller's description of
+    model and data, and the
                                     environments in which the run was begun and continued
     metrics.jsonl                   a line for every logged step and every evaluation
     checkpoints/step-00000632/      model.safetensors, optimizer.safetensors, state.json
-    best/                           model.safetensors, state.json: the model with the best metric so far
+    best/                           model.safetensors, state.json: the model with the best metric so
+    far
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from glassformer.checkpoints.tensor_files import read_json
-from glassformer.errors import CheckpointError, InputError, require
+from glassformer.errors import CheckpointError, InputError
 from glassformer.files import (
     Written,
     fcntl,
@@ -39,13 +41,20 @@ from glassformer.files import (
     write_text,
 )
 from glassformer.text import shown
-from glassformer.training.checkpoint import OPTIMIZER_FILE, WEIGHTS_FILE, save_optimizers, save_weights
+from glassformer.training.checkpoint import (
+    OPTIMIZER_FILE,
+    WEIGHTS_FILE,
+    save_optimizers,
+    save_weights,
+)
 from glassformer.training.config import TrainingConfig
 from glassformer.training.environment import Environment, changes
 
 Description = dict[str, Any]
 _CHECKPOINT = Written(
-    "a checkpoint", (WEIGHTS_FILE, OPTIMIZER_FILE, "state.json"), lambda directory: (directory / WEIGHTS_FILE).is_file()
+    "a checkpoint",
+    (WEIGHTS_FILE, OPTIMIZER_FILE, "state.json"),
+    lambda directory: (directory / WEIGHTS_FILE).is_file(),
 )
 
 
@@ -99,12 +108,14 @@ class RunDirectory:
 
     Args:
         path: The directory; it may be new.
-        writes: Whether this process writes. The others call the same methods and give their shards of the weights.
+        writes: Whether this process writes. The others call the same methods and give their shards
+            of the weights.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, writes: bool = True) -> None:
         path = local_path(path)
-        self.path, self._writes = path, writes
+        self.path = path
+        self._writes = writes
         self._lock: int | None = None
         self._content = ""
         self.config_file = path / "config.json"
@@ -121,22 +132,48 @@ class RunDirectory:
         """Check that the directory holds no run, and can be made."""
         file = next((each for each in (self.path, *self.path.parents) if each.is_file()), None)
         where = "" if file == self.path else f" for {self.path}"
-        require(file is None, f"{file}{where}, which is a file", "a directory", "Choose another path.")
-        got, expected = f"{self.path}, which already holds a run", "a directory without a run"
+        if file is not None:
+            raise InputError(
+                got=f"{file}{where}, which is a file",
+                expected="a directory",
+                fix="Choose another path.",
+            )
+        got = f"{self.path}, which already holds a run"
+        expected = "a directory without a run"
         fix = "Continue that run with resume=True (on the command line: --resume), or choose another directory."
-        require(not self.config_file.exists() and not self.checkpoints(), got, expected, fix)
+        if self.config_file.exists() or self.checkpoints():
+            raise InputError(
+                got=got,
+                expected=expected,
+                fix=fix,
+            )
         places = (self.metrics_file, self.best, *self._checkpoints.glob("*"))
         taken = next((path for path in places if os.path.lexists(path)), None)
-        got, fix = f"{taken}, which exists already", "Choose another directory, or move it away."
-        require(taken is None, got, "a directory without metrics.jsonl, best and checkpoints", fix)
+        got = f"{taken}, which exists already"
+        fix = "Choose another directory, or move it away."
+        if taken is not None:
+            raise InputError(
+                got=got,
+                expected="a directory without metrics.jsonl, best and checkpoints",
+                fix=fix,
+            )
 
     def require_continues(self, config: TrainingConfig, description: Description) -> None:
-        """Check that the directory holds a run that may be continued with this configuration and description."""
-        got, expected = f"{self.path}, which holds no run, with resume=True", "the directory of a run"
-        require(self.config_file.exists(), got, expected, "Start the run without resume, or correct the path.")
+        """Check that the directory holds a run that may be continued with this configuration and
+        description.
+        """
+        got = f"{self.path}, which holds no run, with resume=True"
+        expected = "the directory of a run"
+        if not self.config_file.exists():
+            raise InputError(
+                got=got,
+                expected=expected,
+                fix="Start the run without resume, or correct the path.",
+            )
         try:
             stored = read_json(self.config_file)
-            earlier, described = TrainingConfig.from_json(json.dumps(stored["training"])), stored["description"]
+            earlier = TrainingConfig.from_json(json.dumps(stored["training"]))
+            described = stored["description"]
         except (CheckpointError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
                 f"{self.config_file}, which cannot be read ({error!r})",
@@ -145,13 +182,25 @@ class RunDirectory:
             ) from error
         config.require_continues(earlier)
         now = json.loads(_description_json(description))
-        changed = sorted(key for key in described.keys() | now.keys() if described.get(key) != now.get(key))
-        shown = ", ".join(f"{key} was {described.get(key)!r}, is {now.get(key)!r}" for key in changed)
-        got, expected = f"a changed description: {shown}", "the model and the data that the run was started with"
-        require(not changed, got, expected, "Resume with the old ones, or start a new run in another directory.")
+        changed = sorted(
+            key for key in described.keys() | now.keys() if described.get(key) != now.get(key)
+        )
+        shown = ", ".join(
+            f"{key} was {described.get(key)!r}, is {now.get(key)!r}" for key in changed
+        )
+        got = f"a changed description: {shown}"
+        expected = "the model and the data that the run was started with"
+        if changed:
+            raise InputError(
+                got=got,
+                expected=expected,
+                fix="Resume with the old ones, or start a new run in another directory.",
+            )
 
     def lock(self) -> None:
-        """Make the directory, and let no other process write there until this one calls :meth:`unlock` or ends."""
+        """Make the directory, and let no other process write there until this one calls
+        :meth:`unlock` or ends.
+        """
         if not self._writes or fcntl is None:
             return
         self.path.mkdir(parents=True, exist_ok=True)
@@ -183,11 +232,19 @@ class RunDirectory:
 
         A run of an earlier version holds none.
         """
-        found = read_json(self.config_file).get("environments") if self.config_file.exists() else None
-        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        found = None
+        if self.config_file.exists():
+            found = read_json(self.config_file).get("environments")
+        if isinstance(found, list):
+            return [each for each in found if isinstance(each, dict)]
+        return []
 
     def begin(
-        self, config: TrainingConfig, description: Description, environment: Environment | None = None, step: int = 0
+        self,
+        config: TrainingConfig,
+        description: Description,
+        environment: Environment | None = None,
+        step: int = 0,
     ) -> None:
         """Write the configuration and remove files that a killed process left incomplete.
 
@@ -196,18 +253,23 @@ class RunDirectory:
         """
         if self._writes:
             environments = self.environments()
-            if environment is not None and (not environments or changes(environments[-1], environment)):
+            if environment is not None and (
+                not environments or changes(environments[-1], environment)
+            ):
                 environments.append({"step": step, **environment})
             self._checkpoints.mkdir(parents=True, exist_ok=True)
             for parent in (self.path, self._checkpoints):
                 remove_leftovers(parent)
             recover(self.best)
-            training, described = config.to_json(), _description_json(description)
+            training = config.to_json()
+            described = _description_json(description)
             beside = f'"description": {described}, "environments": {json.dumps(environments)}'
             self._content = f'{{"training": {training}, {beside}}}\n'
             write_text(self.config_file, self._content)
 
-    def save(self, model: nn.Module, optimizers: list[Optimizer], state: RunState, keep: int) -> Path:
+    def save(
+        self, model: nn.Module, optimizers: list[Optimizer], state: RunState, keep: int
+    ) -> Path:
         """Write the checkpoint of ``state.step``, and remove all but the latest ``keep``.
 
         An earlier one in which there are other files than the run's is not removed.
@@ -215,7 +277,9 @@ class RunDirectory:
         path = self._checkpoints / f"step-{state.step:08d}"
         self._write(path, model, state, optimizers)
         if self._writes:
-            if self._content and not self.config_file.exists():  # the directory was moved while the run goes on
+            if (
+                self._content and not self.config_file.exists()
+            ):  # the directory was moved while the run goes on
                 write_text(self.config_file, self._content)
             for old in self.checkpoints()[:-keep]:
                 if not _CHECKPOINT.foreign_entries(old):
@@ -226,10 +290,19 @@ class RunDirectory:
         """Write ``model`` as the best one so far."""
         self._write(self.best, model, state, [])
 
-    def _write(self, path: Path, model: nn.Module, state: RunState, optimizers: list[Optimizer]) -> None:
+    def _write(
+        self, path: Path, model: nn.Module, state: RunState, optimizers: list[Optimizer]
+    ) -> None:
         if self._writes and path.is_dir() and _CHECKPOINT.foreign_entries(path):
-            print(f"glassformer: {shown(set_aside(path))} keeps what else {shown(path)} held", file=sys.stderr)
-        with new_directory(path, replaces=_CHECKPOINT) if self._writes else nullcontext(path) as draft:
+            print(
+                f"glassformer: {shown(set_aside(path))} keeps what else {shown(path)} held",
+                file=sys.stderr,
+            )
+        with (
+            new_directory(path, replaces=_CHECKPOINT)
+            if self._writes
+            else nullcontext(path) as draft
+        ):
             save_weights(model, draft, write=self._writes)
             if optimizers:
                 save_optimizers(model, optimizers, draft, write=self._writes)
@@ -241,4 +314,6 @@ def _description_json(description: Description) -> str:
     try:
         return json.dumps(description)
     except TypeError as error:
-        raise InputError(f"a description that is not JSON ({error})", "JSON values", "Use asdict(config).") from error
+        raise InputError(
+            f"a description that is not JSON ({error})", "JSON values", "Use asdict(config)."
+        ) from error

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require_positive
 from glassformer.kernels.cross_entropy import cross_entropy
 from glassformer.layers.experts import balance_loss, collect_routing
 from glassformer.training.checkpoint import plain_model
@@ -18,22 +18,28 @@ PAD = 0
 
 
 class NextTokenTask:
-    """Predicting each token of a sequence from those before it; a task for :func:`glassformer.training.train`.
+    """Predicting each token of a sequence from those before it; a task for
+    :func:`glassformer.training.train`.
 
-        loss = mean over positions of -log p(token t+1 | tokens 0 ... t)  +  balance_weight · balance_loss
+        loss = mean over positions of -log p(token t+1 | tokens 0 ... t)  +  balance_weight ·
+        balance_loss
 
-    The second part is the model's load-balancing loss. It is computed for each share of a batch by itself, so with it
-    the gradient depends a little on how many processes and micro-batches a batch is split into.
+    The second part is the model's load-balancing loss. It is computed for each share of a batch by
+    itself, so with it the gradient depends a little on how many processes and micro-batches a batch
+    is split into.
 
     Args:
-        batches: ``batches(step, size)`` is ``{"tokens": int64 [example, length + 1]}``, a pure function of both:
+        batches: ``batches(step, size)`` is ``{"tokens": int64 [example, length + 1]}``, a pure
+            function of both:
             :class:`~glassformer.training.task.EpochBatches`, for example.
         evaluation: The sequences on which ``evaluate`` measures.
-        metric: Which metric decides what model is the best: "loss" (lower is better) or "accuracy" (higher).
+        metric: Which metric decides what model is the best: "loss" (lower is better) or "accuracy"
+            (higher).
         balance_weight: Weight of the load-balancing loss; above 0 the model needs experts.
         evaluation_batch: Evaluation sequences in one forward pass.
 
-    Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", section 2 (the loss without its second part).
+    Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", section 2 (the loss without
+    its second part).
     """
 
     unit = "tokens"
@@ -48,18 +54,35 @@ class NextTokenTask:
         evaluation_batch: int = 32,
     ) -> None:
         _require_sequences(evaluation, "evaluation")
-        require(metric in ("loss", "accuracy"), f"metric = {metric!r}", "'loss' or 'accuracy'", "Choose one of them.")
-        got, fix = f"balance_weight = {balance_weight}", "The Switch Transformer uses 0.01; 0 leaves the balance alone."
-        require(balance_weight >= 0, got, "a number of at least 0", fix)
+        if metric not in ("loss", "accuracy"):
+            raise InputError(
+                got=f"metric = {metric!r}",
+                expected="'loss' or 'accuracy'",
+                fix="Choose one of them.",
+            )
+        if not balance_weight >= 0:
+            raise InputError(
+                got=f"balance_weight = {balance_weight}",
+                expected="a number of at least 0",
+                fix="The Switch Transformer uses 0.01; 0 leaves the balance alone.",
+            )
         require_positive(evaluation_batch=evaluation_batch)
-        self._batches, self._evaluation, self._evaluation_batch = batches, evaluation, evaluation_batch
+        self._batches = batches
+        self._evaluation = evaluation
+        self._evaluation_batch = evaluation_batch
         self._balance_weight = balance_weight
-        self.metric, self.higher_is_better = metric, metric == "accuracy"
+        self.metric = metric
+        self.higher_is_better = metric == "accuracy"
 
     def batch(self, step: int, size: int) -> Batch:
         """The sequences of update ``step``."""
         batch = self._batches(step, size)
-        require("tokens" in batch, f"a batch of {sorted(batch)}", "'tokens' in it", "Name the sequences 'tokens'.")
+        if "tokens" not in batch:
+            raise InputError(
+                got=f"a batch of {sorted(batch)}",
+                expected="'tokens' in it",
+                fix="Name the sequences 'tokens'.",
+            )
         _require_sequences(batch["tokens"], "a batch's tokens")
         return batch
 
@@ -76,15 +99,18 @@ class NextTokenTask:
         return loss + self._balance_weight * balance_loss(routings)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """On the evaluation sequences: "loss" in nats per token, without balance, and "accuracy" in [0, 1].
+        """On the evaluation sequences: "loss" in nats per token, without balance, and "accuracy" in
+        [0, 1].
 
         Accuracy is the fraction of tokens that were the most likely one.
         """
         device = next(model.parameters()).device
-        loss, hits = 0.0, 0
+        loss = 0.0
+        hits = 0
         for part in self._evaluation.split(self._evaluation_batch):
             tokens = part.to(device)
-            logits, targets = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+            logits = model(tokens[:, :-1]).flatten(0, 1)
+            targets = tokens[:, 1:].flatten()
             loss += F.cross_entropy(logits.float(), targets, reduction="sum").item()
             hits += int((logits.argmax(dim=-1) == targets).sum())
         count = self._evaluation[:, 1:].numel()
@@ -96,32 +122,48 @@ def _next_token_loss(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def _require_sequences(tokens: Tensor, name: str) -> None:
-    got, fix = f"{name} of shape {tuple(tokens.shape)}", "A sequence needs a token to read and one to predict."
+    got = f"{name} of shape {tuple(tokens.shape)}"
+    fix = "A sequence needs a token to read and one to predict."
     fits = tokens.ndim == 2 and len(tokens) >= 1 and tokens.shape[1] >= 2
-    require(fits, got, "[example, position] with at least one example and two positions", fix)
+    if not fits:
+        raise InputError(
+            got=got,
+            expected="[example, position] with at least one example and two positions",
+            fix=fix,
+        )
     got = f"{name} of {tokens.dtype}, the smallest {tokens.min().item()}"
     fix = "Every token is predicted: there is no label, such as -100, that the loss leaves out."
-    require(tokens.dtype == torch.int64 and bool((tokens >= 0).all()), got, "int64 of at least 0", fix)
+    if tokens.dtype != torch.int64 or not bool((tokens >= 0).all()):
+        raise InputError(
+            got=got,
+            expected="int64 of at least 0",
+            fix=fix,
+        )
 
 
 class TargetTask:
     """Predicting each token of a target from a source and the tokens before it.
 
-    A task for :func:`glassformer.training.train`, whose loss is :func:`target_loss`. Targets are padded with 0.
+    A task for :func:`glassformer.training.train`, whose loss is :func:`target_loss`. Targets are
+    padded with 0.
 
     Args:
-        batches: ``batches(step, size)`` is ``{"source": [example, position(, field)], "inputs": [example, target],
-            "targets": [example, target]}``, and "source_real" where padding is not what equals 0; a pure function of
-            both. "inputs" are what the decoder reads: the targets shifted right after a start token, or a query.
+        batches: ``batches(step, size)`` is ``{"source": [example, position(, field)], "inputs":
+            [example, target], "targets": [example, target]}``, and "source_real" where padding is
+            not what equals 0; a pure function of both. "inputs" are what the decoder reads: the
+            targets shifted right after a start token, or a query.
         evaluation: The examples on which ``evaluate`` measures, named in the same way.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762.
     """
 
-    metric, higher_is_better, unit = "loss", False, "tokens"
+    metric = "loss"
+    higher_is_better = False
+    unit = "tokens"
 
     def __init__(self, batches: Callable[[int, int], Batch], evaluation: Batch) -> None:
-        self._batches, self._evaluation = batches, evaluation
+        self._batches = batches
+        self._evaluation = evaluation
 
     def batch(self, step: int, size: int) -> Batch:
         """The examples of update ``step``."""
@@ -160,6 +202,10 @@ def all_right(
 
 def _logits(model: nn.Module, batch: Batch) -> Float[Tensor, "batch target vocab"]:
     pad = getattr(getattr(plain_model(model), "config", None), "pad_id", PAD)
-    got, fix = f"a model with pad_id = {pad}", f"Make the model with pad_id = {PAD}."
-    require(pad == PAD, got, f"{PAD}, which the loss leaves out of targets", fix)
+    if pad != PAD:
+        raise InputError(
+            got=f"a model with pad_id = {pad}",
+            expected=f"{PAD}, which the loss leaves out of targets",
+            fix=f"Make the model with pad_id = {PAD}.",
+        )
     return model(batch["source"], batch["inputs"], batch.get("source_real"))

@@ -1,4 +1,6 @@
-"""One update of the weights, on one process or many, in one micro-batch or several: the same sums in every split."""
+"""One update of the weights, on one process or many, in one micro-batch or several: the same sums
+in every split.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.modes import evaluating
 from glassformer.training.checkpoint import plain_model
 from glassformer.training.config import TrainingConfig
@@ -31,12 +33,13 @@ class DivergedError(RuntimeError):
 
 
 class StopRequest:
-    """Lets SIGINT (Ctrl-C), SIGTERM and SIGHUP set ``requested`` instead of ending the process in a ``with`` block.
+    """Lets SIGINT (Ctrl-C), SIGTERM and SIGHUP set ``requested`` instead of ending the process in a
+    ``with`` block.
 
     SIGHUP comes when a terminal closes; where it is ignored, as under nohup, it stays ignored.
 
-    A second signal acts as it would have without this, so that a hung update can still be interrupted. Outside the
-    main thread, where Python delivers no signals, this does nothing.
+    A second signal acts as it would have without this, so that a hung update can still be
+    interrupted. Outside the main thread, where Python delivers no signals, this does nothing.
     """
 
     def __init__(self) -> None:
@@ -60,7 +63,8 @@ class StopRequest:
 
     def _restore(self) -> None:
         for number, handler in self._earlier.items():
-            # None stands for a handler that was not installed from Python and cannot be put back from it.
+            # None stands for a handler that was not installed from Python and cannot be put back
+            # from it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
         self._earlier.clear()
 
@@ -84,23 +88,32 @@ class Update:
 def open_accelerator(precision: str) -> Accelerator:
     """The Accelerate engine for this process, as its launcher set it up."""
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
-        # Accelerate allows one precision per process; runs that follow one another may each have their own.
+        # Accelerate allows one precision per process; runs that follow one another may each have
+        # their own.
         AcceleratorState._reset_state()
     # With the plugin, the launcher's settings cannot divide the loss a second time.
     plugin = GradientAccumulationPlugin(num_steps=1)
-    # Without a GPU Accelerate joins several processes only if it is told so: each would train the whole.
+    # Without a GPU Accelerate joins several processes only if it is told so: each would train the
+    # whole.
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     cpu = several and not torch.accelerator.is_available()
     try:
-        accelerator = Accelerator(cpu=cpu, mixed_precision=precision, gradient_accumulation_plugin=plugin)
+        accelerator = Accelerator(
+            cpu=cpu, mixed_precision=precision, gradient_accumulation_plugin=plugin
+        )
         supported = precision == "no" or accelerator.native_amp
     except ValueError:
         supported = False
-    got, fix = f'precision = "{precision}"', 'Use precision="no", or "bf16", which CPUs and recent GPUs have.'
-    require(supported, got, "a precision that this device computes in", fix)
+    if not supported:
+        raise InputError(
+            got=f'precision = "{precision}"',
+            expected="a precision that this device computes in",
+            fix='Use precision="no", or "bf16", which CPUs and recent GPUs have.',
+        )
     sharding = getattr(accelerator.state, "fsdp_plugin", None)
     if sharding is not None:
-        # It moves weights through the meta device, where tied ones become separate. Each process has them all anyway.
+        # It moves weights through the meta device, where tied ones become separate. Each process
+        # has them all anyway.
         sharding.cpu_ram_efficient_loading = False
     return accelerator
 
@@ -108,12 +121,17 @@ def open_accelerator(precision: str) -> Accelerator:
 class Stepper:
     """Makes updates: holds the model and its optimisers as Accelerate prepared them.
 
-    The loss of the global batch is L = sum_i c_i L_i / sum_i c_i over all shares i of all processes, where c_i counts
-    the units (tokens, say) that the mean L_i runs over. Gradients are those of L, whatever the split.
+    The loss of the global batch is L = sum_i c_i L_i / sum_i c_i over all shares i of all
+    processes, where c_i counts the units (tokens, say) that the mean L_i runs over. Gradients are
+    those of L, whatever the split.
     """
 
-    def __init__(self, accelerator: Accelerator, model: nn.Module, task: Task, config: TrainingConfig) -> None:
-        self._accelerator, self._task, self._config = accelerator, task, config
+    def __init__(
+        self, accelerator: Accelerator, model: nn.Module, task: Task, config: TrainingConfig
+    ) -> None:
+        self._accelerator = accelerator
+        self._task = task
+        self._config = config
         optimizers = build_optimizers(plain_model(model), config)
         model.zero_grad()  # what the caller, or an update that was interrupted, has left there
         self.model, *self.optimizers = accelerator.prepare(model, *optimizers)
@@ -125,7 +143,8 @@ class Stepper:
         ``stop`` is what this process was asked; the result says whether any was asked to stop.
         """
         seed = mix_seed(self._config.seed, step, self._accelerator.process_index, purpose="update")
-        # torch.manual_seed does the same for every kind of device, and takes longer than a small update's bookkeeping.
+        # torch.manual_seed does the same for every kind of device, and takes longer than a small
+        # update's bookkeeping.
         torch.default_generator.manual_seed(seed)
         if self._accelerator.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -134,7 +153,10 @@ class Stepper:
         batch = self._task.batch(step, self._config.batch_size)
         count = self._count(batch)
         loss = self._accumulate_gradients(batch, count)
-        longest = math.inf if self._config.clip_norm is None else self._config.clip_norm
+        if self._config.clip_norm is None:
+            longest = math.inf
+        else:
+            longest = self._config.clip_norm
         norm = self._accelerator.clip_grad_norm_(self._weights, longest)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
@@ -146,8 +168,10 @@ class Stepper:
         overflow_is_handled = self._config.precision == "fp16"
         if not math.isfinite(total) or not (math.isfinite(grad_norm) or overflow_is_handled):
             raise DivergedError(
-                f"step {step + 1}: loss = {total}, gradient norm = {grad_norm}. The update was not made. "
-                "Lower the learning rate, lengthen the warm-up, set clip_norm, or check the data of this step."
+                f"step {step + 1}: loss = {total}, gradient norm = {grad_norm}. The update was "
+                "not made. "
+                "Lower the learning rate, lengthen the warm-up, set clip_norm, or check the data "
+                "of this step."
             )
         for optimizer in self.optimizers:
             optimizer.step()
@@ -159,8 +183,12 @@ class Stepper:
         """The task's metrics, the same on every process."""
         with evaluating(self.model), torch.no_grad():
             metrics = self._task.evaluate(self.model)
-        got, fix = f"an evaluation with {sorted(metrics)}", "Let evaluate() return it."
-        require(self._task.metric in metrics, got, f"the task's metric {self._task.metric!r} among them", fix)
+        if self._task.metric not in metrics:
+            raise InputError(
+                got=f"an evaluation with {sorted(metrics)}",
+                expected=f"the task's metric {self._task.metric!r} among them",
+                fix="Let evaluate() return it.",
+            )
         numbers = torch.tensor([float(value) for value in metrics.values()], dtype=torch.float64)
         if self._accelerator.num_processes > 1:
             # The first process's numbers, so that all processes make the same decisions.
@@ -169,17 +197,24 @@ class Stepper:
 
     def _accumulate_gradients(self, batch: Batch, count: int) -> Float[Tensor, ""]:
         """Backpropagate this process's shares of ``batch``; returns their part of the loss."""
-        processes, micro_batches = self._accelerator.num_processes, self._config.accumulation
+        processes = self._accelerator.num_processes
+        micro_batches = self._config.accumulation
         first = self._accelerator.process_index * micro_batches
         mine = shares(batch, processes * micro_batches)[first : first + micro_batches]
-        # Without a share a process still has to take part in the gradients' exchange: one example, with weight 0.
+        # Without a share a process still has to take part in the gradients' exchange: one example,
+        # with weight 0.
         idle = {name: tensor[:1] for name, tensor in batch.items()}
         total = torch.zeros((), device=self._accelerator.device)
         for index, share in enumerate(mine):
-            weight = self._count(share) / count if share is not None else 0.0
+            if share is not None:
+                weight = self._count(share) / count
+            else:
+                weight = 0.0
             is_last = index == micro_batches - 1
             with nullcontext() if is_last else self._accelerator.no_sync(self.model):
-                examples = send_to_device(share if share is not None else idle, self._accelerator.device)
+                examples = send_to_device(
+                    share if share is not None else idle, self._accelerator.device
+                )
                 loss = self._task.loss(self.model, examples)
                 # Gradients are averaged over processes, and the sum is wanted.
                 self._accelerator.backward(loss * (weight * processes))
@@ -188,7 +223,10 @@ class Stepper:
 
     def _count(self, batch: Batch) -> int:
         count = self._task.count(batch)
-        require(
-            count >= 1, f"a batch with count {count}", "at least 1", "Let every example hold something to learn from."
-        )
+        if not count >= 1:
+            raise InputError(
+                got=f"a batch with count {count}",
+                expected="at least 1",
+                fix="Let every example hold something to learn from.",
+            )
         return count

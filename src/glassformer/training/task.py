@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import require, require_positive
+from glassformer.errors import InputError, require_positive
 
 Batch = dict[str, Tensor]
 """Named tensors whose first axis counts the same examples."""
@@ -19,13 +19,16 @@ Batch = dict[str, Tensor]
 class Task(Protocol):
     """What a model learns; the training loop's only access to data.
 
-    ``batch`` is a pure function of the step (and of a seed that the task holds). So a resumed run needs no saved
-    position in the data, and each of several processes computes the global batch and takes its share.
+    ``batch`` is a pure function of the step (and of a seed that the task holds). So a resumed run
+    needs no saved position in the data, and each of several processes computes the global batch and
+    takes its share.
     """
 
     @property
     def metric(self) -> str:
-        """Name of the metric, among those ``evaluate`` returns, that decides which model is the best."""
+        """Name of the metric, among those ``evaluate`` returns, that decides which model is the
+        best.
+        """
 
     @property
     def higher_is_better(self) -> bool:
@@ -36,13 +39,19 @@ class Task(Protocol):
         """What ``count`` counts, in the plural: "tokens", "sentences". Speed is reported in it."""
 
     def batch(self, step: int, size: int) -> Batch:
-        """The global batch of update ``step`` (from 0): ``size`` examples, or fewer where an epoch ends."""
+        """The global batch of update ``step`` (from 0): ``size`` examples, or fewer where an epoch
+        ends.
+        """
 
     def count(self, batch: Batch) -> int:
-        """How many units of ``batch`` the mean in ``loss`` runs over: at least 1, and summing over parts of a batch."""
+        """How many units of ``batch`` the mean in ``loss`` runs over: at least 1, and summing over
+        parts of a batch.
+        """
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean loss over the ``count(batch)`` units. It calls ``model(...)``, which may be a wrapped model."""
+        """The mean loss over the ``count(batch)`` units. It calls ``model(...)``, which may be a
+        wrapped model.
+        """
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Metrics of ``model``, which is in evaluation mode without gradients.
@@ -52,9 +61,11 @@ class Task(Protocol):
 
 
 class EpochBatches:
-    """Batches that pass over a data set again and again, in a new order each time, as a function of the step.
+    """Batches that pass over a data set again and again, in a new order each time, as a function of
+    the step.
 
-    Epoch e visits the examples in the order of a permutation drawn from (``seed``, e). The last batch of an epoch holds
+    Epoch e visits the examples in the order of a permutation drawn from (``seed``, e). The last
+    batch of an epoch holds
     what is left: 10,000 examples in batches of 128 are 79 batches, the last of 16.
 
     Args:
@@ -62,22 +73,37 @@ class EpochBatches:
         shuffle: False visits the examples as they stand.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], *, seed: int = 0, shuffle: bool = True) -> None:
-        require(seed >= 0, f"seed = {seed}", "a seed of at least 0", "Pass seed >= 0.")
+    def __init__(
+        self, tensors: Mapping[str, Tensor], *, seed: int = 0, shuffle: bool = True
+    ) -> None:
+        if not seed >= 0:
+            raise InputError(
+                got=f"seed = {seed}",
+                expected="a seed of at least 0",
+                fix="Pass seed >= 0.",
+            )
         self.tensors = dict(tensors)
         self.num_examples = num_examples(self.tensors)
-        self.seed, self.shuffle = seed, shuffle
+        self.seed = seed
+        self.shuffle = shuffle
         self._epoch = -1
         self._order = torch.arange(self.num_examples)
 
     def steps_per_epoch(self, size: int) -> int:
-        """Number of batches of ``size`` in an epoch, the short last one included: ceil(examples / size)."""
+        """Number of batches of ``size`` in an epoch, the short last one included: ceil(examples /
+        size).
+        """
         require_positive(size=size)
         return -(-self.num_examples // size)
 
     def __call__(self, step: int, size: int) -> Batch:
         """The batch of update ``step`` (from 0)."""
-        require(step >= 0, f"step = {step}", "a step of at least 0", "Count steps from 0.")
+        if not step >= 0:
+            raise InputError(
+                got=f"step = {step}",
+                expected="a step of at least 0",
+                fix="Count steps from 0.",
+            )
         epoch, index = divmod(step, self.steps_per_epoch(size))
         if self.shuffle and epoch != self._epoch:
             generator = torch.Generator().manual_seed(mix_seed(self.seed, epoch))
@@ -88,29 +114,39 @@ class EpochBatches:
 
 
 def mix_seed(*numbers: int, purpose: str = "") -> int:
-    """One seed in [0, 2^63) from whole numbers of at least 0 and a purpose; other arguments give an unrelated seed.
+    """One seed in [0, 2^63) from whole numbers of at least 0 and a purpose; other arguments give an
+    unrelated seed.
 
-    Source: ``numpy.random.SeedSequence``, whose hash spreads every bit of its input over the output.
+    Source: ``numpy.random.SeedSequence``, whose hash spreads every bit of its input over the
+    output.
     """
-    # NumPy joins the 32-bit words of all numbers and pads them with zeros: without the lengths as a key, (s), (s, 0)
-    # and (s, 0, 0) would be one seed, and so would (2 ** 32,) and (0, 1).
+    # NumPy joins the 32-bit words of all numbers and pads them with zeros: without the lengths as a
+    # key, (s), (s, 0) and (s, 0, 0) would be one seed, and so would (2 ** 32,) and (0, 1).
     words = [max(1, -(-number.bit_length() // 32)) for number in numbers]
     ambiguous = max(words) > 1 or (len(numbers) > 1 and numbers[-1] == 0)
     key = (*words, *purpose.encode()) if ambiguous or purpose else ()
-    return int(np.random.SeedSequence(numbers, spawn_key=key).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return int(
+        np.random.SeedSequence(numbers, spawn_key=key).generate_state(1, np.uint64)[0]
+        >> np.uint64(1)
+    )
 
 
 def num_examples(batch: Batch) -> int:
     """The number of examples in ``batch``."""
     lengths = {name: len(tensor) if tensor.ndim else 0 for name, tensor in batch.items()}
-    got, expected = f"tensors of lengths {lengths}", "named tensors with the same number of examples, at least one"
-    fix = "Pass a dictionary of tensors with one row per example."
-    require(len(set(lengths.values())) == 1 and 0 not in lengths.values(), got, expected, fix)
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise InputError(
+            got=f"tensors of lengths {lengths}",
+            expected="named tensors with the same number of examples, at least one",
+            fix="Pass a dictionary of tensors with one row per example.",
+        )
     return next(iter(lengths.values()))
 
 
 def shares(batch: Batch, parts: int) -> list[Batch | None]:
-    """``batch`` in ``parts`` runs of examples whose lengths differ by at most one; None where there is no example."""
+    """``batch`` in ``parts`` runs of examples whose lengths differ by at most one; None where there
+    is no example.
+    """
     require_positive(parts=parts)
     size = num_examples(batch)
     bounds = [size * part // parts for part in range(parts + 1)]

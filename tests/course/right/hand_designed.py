@@ -1,4 +1,6 @@
-"""Right answers to the exercises of the lesson on hand-designed attention, written differently from its solutions."""
+"""Right answers to the exercises of the lesson on hand-designed attention, written differently from
+its solutions.
+"""
 
 RIGHT = {
     "softmax": [

@@ -105,7 +105,9 @@ class MultiHeadAttention(nn.Module):
 """,
     ],
     "feed_forward": [
-        with_body("feed_forward", "        return self.down(self.dropout(self.up(x).clamp(min=0)))"),
+        with_body(
+            "feed_forward", "        return self.down(self.dropout(self.up(x).clamp(min=0)))"
+        ),
         """
 class PositionWiseFeedForward(nn.Module):
     def __init__(self, d_model, d_ff, dropout=0.1):

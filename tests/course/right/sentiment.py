@@ -73,7 +73,8 @@ def sinusoidal_positions(max_length, d_model):
         with_body(
             "embeddings",
             "        return self.d_model**0.5 * F.embedding(ids, self.embedding.weight)",
-            "        return self.dropout(self.token_embedding(input_ids) + self.pe[None, : input_ids.size(1), :])",
+            "        return self.dropout(self.token_embedding(input_ids) + self.pe[None, : "
+            "input_ids.size(1), :])",
         ),
         with_body(
             "embeddings",

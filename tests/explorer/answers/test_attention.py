@@ -41,10 +41,14 @@ def _kept(given: Attended, causal: bool = True) -> tuple[Runs, str]:
     """Runs of a single one, whose attention was given this."""
     part: m.Part = "self" if given.q.shape[2] == given.k.shape[2] else "cross"
     ask = m.Ask(model="x", text="x")
-    message = m.Run(run="r1", ask=ask, tokens=[], source=None, attentions=[], said=m.Said(headline=""))
+    message = m.Run(
+        run="r1", ask=ask, tokens=[], source=None, attentions=[], said=m.Said(headline="")
+    )
     runs = Runs(lambda name: ANY)
     sizes = given.v[0].norm(dim=-1).repeat_interleave(given.group, 0).numpy()
-    runs._runs.put("r1", KeptRun(message, {part: (given,)}, {part: (sizes,)}, stamp=weights_stamp(ANY)), 1)
+    runs._runs.put(
+        "r1", KeptRun(message, {part: (given,)}, {part: (sizes,)}, stamp=weights_stamp(ANY)), 1
+    )
     return runs, part
 
 
@@ -57,7 +61,9 @@ def _given(queries: int, keys: int, window: int | None, sinks: bool) -> Attended
 
 
 def _reference(given: Attended, head: int) -> Matrix:
-    weights = attention_weights(given.q, given.k, given.pattern, scale=given.scale, sinks=given.sinks)
+    weights = attention_weights(
+        given.q, given.k, given.pattern, scale=given.scale, sinks=given.sinks
+    )
     return weights[0, head].numpy()
 
 
@@ -73,7 +79,14 @@ def _reference(given: Attended, head: int) -> Matrix:
     data=st.data(),
 )
 def test_every_tile_is_cut_from_the_matrix(
-    queries: int, keys: int, square: bool, window: int | None, sinks: bool, level: int, head: int, data: st.DataObject
+    queries: int,
+    keys: int,
+    square: bool,
+    window: int | None,
+    sinks: bool,
+    level: int,
+    head: int,
+    data: st.DataObject,
 ) -> None:
     given_ = _given(queries, queries if square else keys, window, sinks)
     runs, part = _kept(given_)
@@ -82,7 +95,15 @@ def test_every_tile_is_cut_from_the_matrix(
     whole = _pooled(matrix, level)
     row = data.draw(st.integers(0, (whole.shape[0] - 1) // m.TILE))
     column = data.draw(st.integers(0, (whole.shape[1] - 1) // m.TILE))
-    ask: Any = {"run": "r1", "part": part, "layer": 0, "head": head, "level": level, "row": row, "column": column}
+    ask: Any = {
+        "run": "r1",
+        "part": part,
+        "layer": 0,
+        "head": head,
+        "level": level,
+        "row": row,
+        "column": column,
+    }
     wanted = whole[row * m.TILE : (row + 1) * m.TILE, column * m.TILE : (column + 1) * m.TILE]
     told = attention.weights(runs, m.AskTile(**ask))
     np.testing.assert_allclose(told, wanted, atol=2e-6)
@@ -103,7 +124,12 @@ def test_rows_are_those_of_the_matrix(window: int | None, sinks: bool) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"head": 2}, "head = 2"), ({"layer": 1}, "layer = 1"), ({"part": "cross"}, "part"), ({"run": "r2"}, "'r2'")],
+    [
+        ({"head": 2}, "head = 2"),
+        ({"layer": 1}, "layer = 1"),
+        ({"part": "cross"}, "part"),
+        ({"run": "r2"}, "'r2'"),
+    ],
 )
 def test_a_head_that_there_is_not_is_unknown(change: dict[str, Any], message: str) -> None:
     runs, part = _kept(_given(5, 5, None, False))
@@ -116,7 +142,9 @@ def test_a_head_that_there_is_not_is_unknown(change: dict[str, Any], message: st
         attention.rows(runs, m.AskRows(run="r1", part="self", query=5))
 
 
-@pytest.mark.parametrize("change", [{"level": 4}, {"row": 1}, {"column": 1}, {"level": 3, "row": 1}])
+@pytest.mark.parametrize(
+    "change", [{"level": 4}, {"row": 1}, {"column": 1}, {"level": 3, "row": 1}]
+)
 def test_a_tile_outside_of_the_matrix_is_refused(change: dict[str, int]) -> None:
     runs, _ = _kept(_given(5, 5, None, False))
     with refused(r"level|tile"):
@@ -132,7 +160,9 @@ def test_what_is_passed_on_is_weight_times_size_of_the_value(level: int) -> None
         shares = products / products.sum(1, keepdims=True)
         tile = m.AskTile(run="r1", part="self", layer=0, head=head, level=level, passed=True)
         np.testing.assert_allclose(attention.weights(runs, tile), _pooled(shares, level), atol=1e-6)
-        row = attention.rows(runs, m.AskRows(run="r1", part="self", query=20, layer=0, head=head, passed=True))
+        row = attention.rows(
+            runs, m.AskRows(run="r1", part="self", query=20, layer=0, head=head, passed=True)
+        )
         np.testing.assert_allclose(row[0, 0], shares[20], atol=1e-6)
 
 
@@ -143,16 +173,22 @@ def test_values_are_measured_after_the_output_projection(by_name: dict[str, Load
     tokens = torch.tensor([[1, 2, 3, 5, 8, 1, 2, 3]])
     with torch.no_grad(), capture(loaded.model, what=("weights", "v")) as seen:
         loaded.model(tokens)
-    for layer, (weights, v) in enumerate(zip(seen.weights.values(), seen.last("v").values(), strict=True)):
+    for layer, (weights, v) in enumerate(
+        zip(seen.weights.values(), seen.last("v").values(), strict=True)
+    ):
         output = loaded.model.layers[layer].attention.output.weight.detach()
         for head in range(2):
             added = v[0, head] @ output[:, 8 * head : 8 * (head + 1)].T
             products = weights[0, head] * added.norm(dim=-1)
-            found = attention.rows(runs, m.AskRows(run=run, part="self", query=7, layer=layer, head=head, passed=True))
+            found = attention.rows(
+                runs, m.AskRows(run=run, part="self", query=7, layer=layer, head=head, passed=True)
+            )
             np.testing.assert_allclose(found[0, 0], products[7] / products[7].sum(), atol=1e-6)
 
 
-def test_neighbours_share_a_band_and_an_overview_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_share_a_band_and_an_overview_is_made_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     runs, _ = _kept(_given(700, 700, None, False))
     computed: list[range] = []
     exact = attention.exact_rows
@@ -163,7 +199,9 @@ def test_neighbours_share_a_band_and_an_overview_is_made_once(monkeypatch: pytes
 
     monkeypatch.setattr(attention, "exact_rows", counted)
     for column in range(3):
-        attention.weights(runs, m.AskTile(run="r1", part="self", layer=0, head=0, row=1, column=column))
+        attention.weights(
+            runs, m.AskTile(run="r1", part="self", layer=0, head=0, row=1, column=column)
+        )
     assert sum(map(len, computed)) == m.TILE
     computed.clear()
     for level in (2, 3, 4, 2):
@@ -185,23 +223,38 @@ def test_measures_of_a_decoder(by_name: dict[str, LoadedModel], length: int) -> 
     with torch.no_grad(), capture(loaded.model) as seen:
         loaded.model(torch.tensor([tokens]))
     weights = np.stack([each[0].numpy() for each in seen.weights.values()])
-    np.testing.assert_allclose(found.entropy, entropy(weights).mean(-1) / math.log(2), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        found.entropy, entropy(weights).mean(-1) / math.log(2), rtol=1e-5, atol=1e-6
+    )
     assert found.distance is not None
     np.testing.assert_allclose(found.distance, distances(weights).mean(-1), rtol=1e-5, atol=1e-6)
     assert found.sink is not None
-    np.testing.assert_allclose(found.sink, np.maximum(0, 1 - weights.sum(-1)).mean(-1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        found.sink, np.maximum(0, 1 - weights.sum(-1)).mean(-1), rtol=1e-5, atol=1e-6
+    )
     counted = weights[:, :, 1:].mean(2) if length > 1 else np.zeros((2, 2, 1))
-    most = (counted >= counted.max(-1, keepdims=True) - 1e-4).argmax(-1)  # of those about as large the first
+    most = (counted >= counted.max(-1, keepdims=True) - 1e-4).argmax(
+        -1
+    )  # of those about as large the first
     np.testing.assert_array_equal(found.most_read, most)
     np.testing.assert_allclose(found.on_one, counted.max(-1), atol=1e-6)
     shares = np.stack(
-        [attention.rows(runs, m.AskRows(run=run, part="self", query=at, passed=True)) for at in range(length)], 2
+        [
+            attention.rows(runs, m.AskRows(run=run, part="self", query=at, passed=True))
+            for at in range(length)
+        ],
+        2,
     )
     passed = shares[:, :, 1:].mean(2) if length > 1 else np.zeros((2, 2, 1))
-    np.testing.assert_allclose(found.passed, np.take_along_axis(passed, most[..., None], -1)[..., 0], atol=1e-6)
+    np.testing.assert_allclose(
+        found.passed, np.take_along_axis(passed, most[..., None], -1)[..., 0], atol=1e-6
+    )
     parts = min(length, m.THUMBNAIL)
     edges = [length * part // parts for part in range(parts + 1)]
-    small = [[weights[:, :, a:b, c:d].max((2, 3)) for c, d in pairwise(edges)] for a, b in pairwise(edges)]
+    small = [
+        [weights[:, :, a:b, c:d].max((2, 3)) for c, d in pairwise(edges)]
+        for a, b in pairwise(edges)
+    ]
     np.testing.assert_allclose(found.thumbnails, np.moveaxis(small, (0, 1), (2, 3)), atol=6e-5)
 
 

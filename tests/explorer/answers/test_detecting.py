@@ -16,7 +16,8 @@ from small_models import decoder
 def test_the_heads_of_the_induction_circuit_are_found() -> None:
     backend = Backend(bundled())
     found: m.Detected = backend.answer("detect", m.AskDetect(model="induction"))
-    previous, induction = np.array(found.previous), np.array(found.induction)
+    previous = np.array(found.previous)
+    induction = np.array(found.induction)
     assert previous.shape == (2, 4)
     assert previous.argmax() == 3  # layer 0, head 3
     assert induction.argmax() == 5  # layer 1, head 1

@@ -20,7 +20,10 @@ def test_experts_are_the_routers_choices(by_name: dict[str, LoadedModel]) -> Non
     assert (found.num_experts, found.top_k) == (3, 2)
     scores: list[torch.Tensor] = []
     routers = [block.get_submodule("ffn.router.score") for block in loaded.model.layers]
-    hooks = [each.register_forward_hook(lambda _, __, out: scores.append(out.reshape(-1, 3))) for each in routers]
+    hooks = [
+        each.register_forward_hook(lambda _, __, out: scores.append(out.reshape(-1, 3)))
+        for each in routers
+    ]
     with torch.no_grad():
         loaded.model(torch.tensor([[1, 2, 3, 4, 5, 6, 7]]))
     for hook in hooks:
@@ -43,11 +46,15 @@ def test_a_model_without_experts_is_refused(by_name: dict[str, LoadedModel]) -> 
         experts(runs, m.AskExperts(run=run))
 
 
-def test_a_long_answer_has_no_probabilities(by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_answer_has_no_probabilities(
+    by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = Runs(by_name.__getitem__)
     run = runs.run(m.Ask(model="decoder", text="1 2 3 4 5 6 7")).message.run
     whole = experts(runs, m.AskExperts(run=run))
-    numbers = 7 * 2 * (3 + 2 * 2)  # tokens, layers, experts, and two numbers for each of two choices
+    numbers = (
+        7 * 2 * (3 + 2 * 2)
+    )  # tokens, layers, experts, and two numbers for each of two choices
     bound = "glassformer.explorer.answers.experts.MOST_EXPERT_NUMBERS"
     monkeypatch.setattr(bound, numbers)
     assert experts(runs, m.AskExperts(run=run)) == whole
@@ -65,8 +72,12 @@ def test_a_long_answer_has_no_probabilities(by_name: dict[str, LoadedModel], mon
 
 
 def test_the_largest_answer_has_some_megabytes() -> None:
-    """Of a mixture of 64 layers and 128 experts, as few tokens as fill it: every number is written out in full."""
+    """Of a mixture of 64 layers and 128 experts, as few tokens as fill it: every number is written
+    out in full.
+    """
     tokens = m.MOST_EXPERT_NUMBERS // (64 * (128 + 8))
-    kept = Routed(0, torch.rand(tokens, 128), torch.randint(128, (tokens, 4)), torch.rand(tokens, 4))
+    kept = Routed(
+        0, torch.rand(tokens, 128), torch.randint(128, (tokens, 4)), torch.rand(tokens, 4)
+    )
     told = _layer(kept, True)
     assert 64 * len(told.model_dump_json()) < 12_000_000

@@ -30,7 +30,9 @@ def _dense(run: KeptRun, part: Any, layer: int) -> torch.Tensor:
     weights = torch.zeros(given.q.shape[1], given.q.shape[2], given.k.shape[2])
     for query in range(given.q.shape[2]):
         found = exact_rows(given, range(given.q.shape[1]), [query], ["weights"])
-        weights[:, query, found.first : found.first + found.weights.shape[3]] = found.weights[0, :, 0]
+        weights[:, query, found.first : found.first + found.weights.shape[3]] = found.weights[
+            0, :, 0
+        ]
     return weights
 
 
@@ -61,20 +63,27 @@ def test_an_encoder_names_its_classes() -> None:
     run = read(loaded, m.Ask(model="given", text="3 4 5"))
     with torch.no_grad():
         probabilities = model(torch.tensor([[3, 4, 5]]))[0].double().softmax(-1)
-    assert dict(run.message.said.classes) == pytest.approx(dict(zip("xyz", probabilities.tolist(), strict=True)))
+    assert dict(run.message.said.classes) == pytest.approx(
+        dict(zip("xyz", probabilities.tolist(), strict=True))
+    )
     assert not run.message.attentions[0].causal
-    said = read(wrap_model(encoder(num_classes=None).eval(), [1]), m.Ask(model="given", text="3 4")).message.said
+    said = read(
+        wrap_model(encoder(num_classes=None).eval(), [1]), m.Ask(model="given", text="3 4")
+    ).message.said
     assert said == m.Said(headline="a vector for each token")
 
 
-def test_an_encoder_decoder_writes_and_reads_in_the_given_order(by_name: dict[str, LoadedModel]) -> None:
+def test_an_encoder_decoder_writes_and_reads_in_the_given_order(
+    by_name: dict[str, LoadedModel],
+) -> None:
     loaded = by_name["lookup"]
     order = [2, 0, 1]
     run = read(loaded, m.Ask(model="lookup", text="4 5", source=["7", "8", "9"], order=order))
     assert run.message.source == ["9", "7", "8"]
     sizes = {each.part: (each.queries, each.keys) for each in run.message.attentions}
     assert sizes == {"encoder": (3, 3), "decoder": (2, 2), "cross": (2, 3)}
-    source, target = torch.tensor([[10, 8, 9]]), torch.tensor([[5, 6]])
+    source = torch.tensor([[10, 8, 9]])
+    target = torch.tensor([[5, 6]])
     with torch.no_grad(), capture(loaded.model) as seen:
         logits = loaded.model(source, target)[0, -1]
     parts = {"encoder_layers.0.attention": "encoder", "decoder_layers.0.self_attention": "decoder"}
@@ -85,12 +94,16 @@ def test_an_encoder_decoder_writes_and_reads_in_the_given_order(by_name: dict[st
     assert [each.causal for each in run.message.attentions] == [False, True, False]
 
 
-def test_a_source_comes_from_the_card_and_a_head_says_what_its_outputs_read(by_name: dict[str, LoadedModel]) -> None:
+def test_a_source_comes_from_the_card_and_a_head_says_what_its_outputs_read(
+    by_name: dict[str, LoadedModel],
+) -> None:
     assert read(by_name["lookup"], m.Ask(model="lookup", text="4")).message.source == list("12345")
     run = read(by_name["unique"], m.Ask(model="unique", text="ABA")).message
     assert run.tokens == ["CLS", "A", "B", "A"]
     assert run.said.words == ["-1", "+1", "-1"]
-    assert read(by_name["identity"], m.Ask(model="identity", text="CAB")).message.said.words == list("CAB")
+    assert read(
+        by_name["identity"], m.Ask(model="identity", text="CAB")
+    ).message.said.words == list("CAB")
 
 
 def test_a_head_is_run_with_the_weights_of_the_request(by_name: dict[str, LoadedModel]) -> None:
@@ -104,11 +117,21 @@ def test_a_head_is_run_with_the_weights_of_the_request(by_name: dict[str, Loaded
     shown = _dense(run, "self", 0)[0]
     np.testing.assert_allclose(shown, expected, rtol=1e-6)
     assert run.message.said.words == ["ABC"[best] for best in (expected @ (x @ Vm)).argmax(-1)]
-    assert run.message.run != read(by_name["identity"], m.Ask(model="identity", text="CAB")).message.run
+    assert (
+        run.message.run
+        != read(by_name["identity"], m.Ask(model="identity", text="CAB")).message.run
+    )
 
 
 def test_shares_are_told_without_needless_digits() -> None:
-    shares = {1.0: "100 %", 0.99951: "100 %", 0.9994: "99.9 %", 0.95: "95.0 %", 0.0321: "3.2 %", 0.0: "0 %"}
+    shares = {
+        1.0: "100 %",
+        0.99951: "100 %",
+        0.9994: "99.9 %",
+        0.95: "95.0 %",
+        0.0321: "3.2 %",
+        0.0: "0 %",
+    }
     assert {share: _percent(share) for share in shares} == shares
 
 
@@ -122,17 +145,33 @@ def test_shares_are_told_without_needless_digits() -> None:
         ("identity", {"text": "X"}, "the letter 'X'"),
         ("lookup", {"text": "4", "order": [0, 0, 1, 2, 3]}, "order = "),
         ("lookup", {"text": "4", "source": []}, "an empty source"),
-        ("decoder", {"text": "1", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "weights for 'decoder'"),
-        ("lookup", {"text": "4", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "weights for 'lookup'"),
-        ("identity", {"text": "A", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}}, "Km of shape"),
+        (
+            "decoder",
+            {"text": "1", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}},
+            "weights for 'decoder'",
+        ),
+        (
+            "lookup",
+            {"text": "4", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}},
+            "weights for 'lookup'",
+        ),
+        (
+            "identity",
+            {"text": "A", "weights": {"Km": [[1.0]], "Qm": [[1.0]], "Vm": [[1.0]]}},
+            "Km of shape",
+        ),
     ],
 )
-def test_what_cannot_be_read_is_refused(by_name: dict[str, LoadedModel], model: str, more: Any, message: str) -> None:
+def test_what_cannot_be_read_is_refused(
+    by_name: dict[str, LoadedModel], model: str, more: Any, message: str
+) -> None:
     with refused(message):
         read(by_name[model], m.Ask(model=model, **more))
 
 
-def test_a_text_that_is_too_long_and_a_part_that_there_is_not_are_refused(by_name: dict[str, LoadedModel]) -> None:
+def test_a_text_that_is_too_long_and_a_part_that_there_is_not_are_refused(
+    by_name: dict[str, LoadedModel],
+) -> None:
     endless = replace(by_name["decoder"], encode=lambda text: [1] * 4097)
     with refused("4,097 tokens"):
         read(endless, m.Ask(model="decoder", text="1"))
@@ -144,15 +183,26 @@ def test_a_text_that_is_too_long_and_a_part_that_there_is_not_are_refused(by_nam
 def test_the_name_follows_from_the_question() -> None:
     ask = m.Ask(model="decoder", text="1 2")
     assert run_name(ask) == run_name(m.Ask(model="decoder", text="1 2"))
-    changes = ({"text": "1  2"}, {"model": "decoders"}, {"source": []}, {"order": [0]}, {"text": "1 é"})
+    changes = (
+        {"text": "1  2"},
+        {"model": "decoders"},
+        {"source": []},
+        {"order": [0]},
+        {"text": "1 é"},
+    )
     others = [ask.model_copy(update=each) for each in changes]
     names = {run_name(each) for each in (ask, *others)}
     assert len(names) == 1 + len(others)
     assert all(m.AskExperts(run=name).run == name for name in names)  # as the contract wants names
 
 
-def test_a_run_grows_with_the_length_and_not_with_its_square(by_name: dict[str, LoadedModel]) -> None:
-    short, long = (read(by_name["decoder"], m.Ask(model="decoder", text="1 2 " * count)).size for count in (8, 32))
+def test_a_run_grows_with_the_length_and_not_with_its_square(
+    by_name: dict[str, LoadedModel],
+) -> None:
+    short, long = (
+        read(by_name["decoder"], m.Ask(model="decoder", text="1 2 " * count)).size
+        for count in (8, 32)
+    )
     assert 3.5 * short < long < 4.5 * short
 
 
@@ -172,13 +222,18 @@ def test_ties_are_told_as_the_design_tells_them(by_name: dict[str, LoadedModel])
 
 
 @given(st.lists(st.floats(-2, 2, width=16), min_size=8, max_size=8))
-def test_signs_are_told_as_the_design_tells_them(by_name: dict[str, LoadedModel], numbers: list[float]) -> None:
+def test_signs_are_told_as_the_design_tells_them(
+    by_name: dict[str, LoadedModel], numbers: list[float]
+) -> None:
     design = by_name["unique"]
     matrices = {name: matrix.copy() for name, matrix in design.weights.matrices.items()}
     matrices["Vm"].flat[: len(numbers)] = numbers[: matrices["Vm"].size]
     weights = m.HeadWeightsMessage(**{name: matrix.tolist() for name, matrix in matrices.items()})
     run = read(design, m.Ask(model="unique", text="ABA", weights=weights)).message
-    assert run.said.words == check(design, m.AskCheck(model="unique", weights=weights, text="ABA")).reads
+    assert (
+        run.said.words
+        == check(design, m.AskCheck(model="unique", weights=weights, text="ABA")).reads
+    )
 
 
 @pytest.mark.parametrize("name", ["decoder", "lookup"])
@@ -209,8 +264,13 @@ def test_the_size_is_what_a_run_takes(by_name: dict[str, LoadedModel]) -> None:
         return run
 
     def of_weights(number: int) -> KeptRun:
-        cells = {name: rng.normal(size=(3, 900)).tolist() for name in ("Km", "Qm")} | {"Vm": [[1.0] * 3] * 3}
-        return read(by_name["identity"], m.Ask(model="identity", text="A", weights=m.HeadWeightsMessage(**cells)))
+        cells = {name: rng.normal(size=(3, 900)).tolist() for name in ("Km", "Qm")} | {
+            "Vm": [[1.0] * 3] * 3
+        }
+        return read(
+            by_name["identity"],
+            m.Ask(model="identity", text="A", weights=m.HeadWeightsMessage(**cells)),
+        )
 
     for made in (of_text, of_weights):
         made(99)

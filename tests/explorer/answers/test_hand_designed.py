@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import InputError
-from glassformer.explorer.answers.hand_designed import check, head, input_names, output_names, reading
+from glassformer.explorer.answers.hand_designed import (
+    check,
+    head,
+    input_names,
+    output_names,
+    reading,
+)
 from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel
 from glassformer.explorer.messages import AskCheck, HeadWeightsMessage
 from glassformer.handcraft.designs import design
@@ -43,13 +49,17 @@ def test_rows_are_named_after_what_they_are_of(by_name: dict[str, LoadedModel]) 
     shown = head(by_name["unique"])
     assert shown.inputs == ["A", "B", "C", "CLS", "@CLS", "@0", "@1", "@2", "@3"]
     assert shown.positions == ["@CLS", "@0", "@1", "@2", "@3"]
-    two = HeadWeights(np.ones((6, 1)), np.ones((6, 1)), np.ones((6, 1)), np.arange(10).reshape(5, 2))
+    two = HeadWeights(
+        np.ones((6, 1)), np.ones((6, 1)), np.ones((6, 1)), np.arange(10).reshape(5, 2)
+    )
     assert input_names(two, unique().space) == ["A", "B", "C", "CLS", "p0", "p1"]
 
 
 @pytest.mark.parametrize("name", DESIGNS)
 @pytest.mark.parametrize("text", ["A", "CAB", "AACB"])
-def test_numbers_follow_one_from_the_other(name: str, text: str, by_name: dict[str, LoadedModel]) -> None:
+def test_numbers_follow_one_from_the_other(
+    name: str, text: str, by_name: dict[str, LoadedModel]
+) -> None:
     loaded, weights = designed(by_name, name)
     seen = check(loaded, AskCheck(model=name, weights=weights, text=text))
     x, K, Q, V = (np.array(getattr(seen, part).cells) for part in ("inputs", "K", "Q", "V"))
@@ -85,22 +95,33 @@ def test_the_certificate_is_the_provers(name: str, by_name: dict[str, LoadedMode
         assert certificate.text == str(verify(head_weights, loaded.task))
         assert certificate.verdict == ("holds" if factor else "fails")
         assert (certificate.counterexample is None) == (factor == 1)
-        assert (certificate.num_checked, certificate.num_possible) == (loaded.task.count, loaded.task.count)
+        assert (certificate.num_checked, certificate.num_possible) == (
+            loaded.task.count,
+            loaded.task.count,
+        )
 
 
 def test_what_fails_is_told_with_its_sequence(by_name: dict[str, LoadedModel]) -> None:
     loaded, weights = designed(by_name, "identity")
     swapped = weights.model_copy(update={"Vm": [[0, 1, 0], [1, 0, 0], [0, 0, 1]]})
     seen = check(loaded, AskCheck(model="identity", weights=swapped, text="CAB"))
-    assert (seen.reads, seen.wanted, seen.right) == (["C", "B", "A"], ["C", "A", "B"], [True, False, False])
+    assert (seen.reads, seen.wanted, seen.right) == (
+        ["C", "B", "A"],
+        ["C", "A", "B"],
+        [True, False, False],
+    )
     failure = seen.certificate.counterexample
     assert (failure.sequence, failure.position, failure.target) == ("A", 0, [1, 0, 0])
 
 
 def test_what_rounding_decides_is_told_with_its_sequence() -> None:
     task = unique("A", 1)
-    loaded = LoadedHead(None, task, HeadWeights([[1], [0]], [[0.8], [0]], [[-7], [7 * np.exp(0.8)]]), {})
-    certificate = check(loaded, AskCheck(model="unique", weights=head(loaded).weights, text="A")).certificate
+    loaded = LoadedHead(
+        None, task, HeadWeights([[1], [0]], [[0.8], [0]], [[-7], [7 * np.exp(0.8)]]), {}
+    )
+    certificate = check(
+        loaded, AskCheck(model="unique", weights=head(loaded).weights, text="A")
+    ).certificate
     assert (certificate.verdict, certificate.num_undecided) == ("undecided", 1)
     assert certificate.covers == "1 letter of A, after CLS"
     assert (certificate.undecided.sequence, certificate.undecided.target) == ("A", [1.0])
@@ -108,7 +129,8 @@ def test_what_rounding_decides_is_told_with_its_sequence() -> None:
 
 
 def test_readings_name_what_is_equal_and_signs() -> None:
-    letters, sign = TASKS["majority_letter"](), TASKS["unique"]()
+    letters = TASKS["majority_letter"]()
+    sign = TASKS["unique"]()
     assert output_names(letters) == ["A", "B", "C"]
     assert output_names(sign) == ["output"]
     assert reading(np.array([0.25, 0.5, 0.25]), letters) == "B"
@@ -138,7 +160,9 @@ def test_a_task_too_large_to_list_is_decided_by_the_bound(by_name: dict[str, Loa
         ({"Km": [[1.0] * 1400] * 3, "Qm": [[1.0] * 1400] * 3}, "4,200 numbers"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(change: dict, words: str, by_name: dict[str, LoadedModel]) -> None:
+def test_weights_that_do_not_fit_are_refused(
+    change: dict, words: str, by_name: dict[str, LoadedModel]
+) -> None:
     loaded, weights = designed(by_name, "identity")
     edited = HeadWeightsMessage.model_validate({**weights.model_dump(), **change})
     with refused(anywhere=words):
@@ -147,7 +171,12 @@ def test_weights_that_do_not_fit_are_refused(change: dict, words: str, by_name: 
 
 def test_texts_of_other_tasks_and_other_models_are_refused(by_name: dict[str, LoadedModel]) -> None:
     loaded, weights = designed(by_name, "identity")
-    for text, words in (("", "at least one letter"), ("ABD", "'D'"), ("A" * 7, "7 letters"), ("a", "'a'")):
+    for text, words in (
+        ("", "at least one letter"),
+        ("ABD", "'D'"),
+        ("A" * 7, "7 letters"),
+        ("a", "'a'"),
+    ):
         with refused(anywhere=words):
             check(loaded, AskCheck(model="identity", weights=weights, text=text))
     with refused(expected="hand-designed"):
@@ -159,14 +188,18 @@ cell = st.floats(-1e300, 1e300) | st.sampled_from([0.0, -0.0, 1e-320, 1e150, -1e
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_whatever_is_typed_is_answered_or_refused(by_name: dict[str, LoadedModel], data: st.DataObject) -> None:
+def test_whatever_is_typed_is_answered_or_refused(
+    by_name: dict[str, LoadedModel], data: st.DataObject
+) -> None:
     columns = data.draw(st.integers(1, 4))
 
     def matrix(rows: int, width: int) -> list[list[float]]:
         row = st.lists(cell, min_size=width, max_size=width)
         return data.draw(st.lists(row, min_size=rows, max_size=rows))
 
-    weights = HeadWeightsMessage(Km=matrix(9, columns), Qm=matrix(9, columns), Vm=matrix(9, 1), pos=matrix(5, 5))
+    weights = HeadWeightsMessage(
+        Km=matrix(9, columns), Qm=matrix(9, columns), Vm=matrix(9, 1), pos=matrix(5, 5)
+    )
     try:
         seen = check(by_name["unique"], AskCheck(model="unique", weights=weights, text="ABA"))
     except InputError:

@@ -13,7 +13,8 @@ from glassformer.explorer.loading.loaded_model import LoadedModel
 from glassformer.observe.sweep import patch_steps
 from refusals import refused
 
-FIRST, SECOND = "1 2 3 5 8 1 2 3", "1 2 4 5 8 1 2 3"
+FIRST = "1 2 3 5 8 1 2 3"
+SECOND = "1 2 4 5 8 1 2 3"
 
 
 def swept(backend: Backend, **asked: Any) -> m.Patches:
@@ -28,7 +29,9 @@ def swept(backend: Backend, **asked: Any) -> m.Patches:
 
 def replaced(model: Any, layer: int, position: int) -> torch.Tensor:
     """The logits after the second text with one vector as after the first, by a plain hook."""
-    first, second = (torch.tensor([[int(each) for each in text.split()]]) for text in (FIRST, SECOND))
+    first, second = (
+        torch.tensor([[int(each) for each in text.split()]]) for text in (FIRST, SECOND)
+    )
     kept = []
     with torch.no_grad():
         with model.layers[layer].register_forward_hook(lambda *seen: kept.append(seen[-1].clone())):
@@ -65,24 +68,38 @@ def test_each_place_is_a_run_with_one_vector_replaced(
     assert abs(answer.first - answer.second) > 0.01
 
 
-def test_a_click_on_a_place_is_the_same_run(small_backend: Backend, by_name: dict[str, LoadedModel]) -> None:
+def test_a_click_on_a_place_is_the_same_run(
+    small_backend: Backend, by_name: dict[str, LoadedModel]
+) -> None:
     patch = m.PatchedPlace(text=FIRST, layer=0, position=5)
-    answer = small_backend.answer("whatif", m.AskWhatIf(ask=m.Ask(model="decoder", text=SECOND), patch=patch))
-    found = torch.tensor([each.after for each in sorted(answer.outcomes, key=lambda each: each.id)]).double()
-    torch.testing.assert_close(found, replaced(by_name["decoder"].model, 0, 5).softmax(-1), rtol=0, atol=1e-6)
+    answer = small_backend.answer(
+        "whatif", m.AskWhatIf(ask=m.Ask(model="decoder", text=SECOND), patch=patch)
+    )
+    found = torch.tensor(
+        [each.after for each in sorted(answer.outcomes, key=lambda each: each.id)]
+    ).double()
+    torch.testing.assert_close(
+        found, replaced(by_name["decoder"].model, 0, 5).softmax(-1), rtol=0, atol=1e-6
+    )
     assert answer.changes == ["after layer 0 at 1 (5): as for 1 in the other text"]
     assert answer.distance > 0
 
 
-def test_texts_of_other_lengths_and_places_that_there_are_not_are_refused(small_backend: Backend) -> None:
+def test_texts_of_other_lengths_and_places_that_there_are_not_are_refused(
+    small_backend: Backend,
+) -> None:
     ask = m.Ask(model="decoder", text=FIRST)
     with refused("texts of 8 and 3 tokens"):
         small_backend.answer("patches", m.AskPatches(ask=ask, second="1 2 3"))
     with refused("two texts of an encoder-decoder"):
-        small_backend.answer("patches", m.AskPatches(ask=m.Ask(model="lookup", text="4"), second="5"))
+        small_backend.answer(
+            "patches", m.AskPatches(ask=m.Ask(model="lookup", text="4"), second="5")
+        )
     for place in ({"layer": 2, "position": 0}, {"layer": 0, "position": 8}):
         with refused("a patch"):
-            small_backend.answer("whatif", m.AskWhatIf(ask=ask, patch=m.PatchedPlace(text=SECOND, **place)))
+            small_backend.answer(
+                "whatif", m.AskWhatIf(ask=ask, patch=m.PatchedPlace(text=SECOND, **place))
+            )
 
 
 def test_the_layers_where_places_seem_to_bring_back_most_come_first(

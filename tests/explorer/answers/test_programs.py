@@ -58,18 +58,26 @@ def test_parts_have_the_values_of_the_definition(given: tuple[Backend, CompiledP
 
 
 def test_a_program_without_attention_is_shown() -> None:
-    program = shown(Backend([wrap_model(compile_program(tokens + 1, (1, 2), 3), [2, 1])]), "given", "21")
+    program = shown(
+        Backend([wrap_model(compile_program(tokens + 1, (1, 2), 3), [2, 1])]), "given", "21"
+    )
     assert (program.stages, program.heads) == (["embedding", "output"], [])
     assert program.outputs == program.definition == ["3", "2"]
 
 
-def test_heads_and_stream_are_those_of_the_transformer(given: tuple[Backend, CompiledProgram]) -> None:
+def test_heads_and_stream_are_those_of_the_transformer(
+    given: tuple[Backend, CompiledProgram],
+) -> None:
     backend, model = given
     program = shown(backend, "given", "2412")
     with torch.inference_mode(), capture(model, what=("weights", "residual")) as seen:
         model(model.encode([2, 4, 1, 2]))
     for head in program.heads:
-        (weights,) = [each.values[0] for each in seen.records if (each.what, each.layer) == ("weights", head.layer)]
+        (weights,) = [
+            each.values[0]
+            for each in seen.records
+            if (each.what, each.layer) == ("weights", head.layer)
+        ]
         np.testing.assert_array_equal(head.weights, weights[head.head].double())
         np.testing.assert_allclose(np.sum(head.weights, 1) + np.array(head.sink), 1, atol=1e-12)
     last = [each.values[0] for each in seen.records if each.what == "residual"][-1]
@@ -97,12 +105,20 @@ def test_what_coordinates_do_not_tell_apart_is_listed() -> None:
     assert program.variables[0].values == ["a", "b or c or d"]
 
 
-def test_a_proof_is_computed_once_and_anew_for_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, verified = compiled("histogram"), Mock(wraps=answers.verify_program)
+def test_a_proof_is_computed_once_and_anew_for_other_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = compiled("histogram")
+    verified = Mock(wraps=answers.verify_program)
     monkeypatch.setattr(answers, "verify_program", verified)
     backend = Backend([wrap_model(model)])
     first = proof(backend, "given")
-    assert (first.verdict, first.rests_on, first.num_checked, first.allowed) == ("holds", "every sequence", 1364, 0.5)
+    assert (first.verdict, first.rests_on, first.num_checked, first.allowed) == (
+        "holds",
+        "every sequence",
+        1364,
+        0.5,
+    )
     assert proof(backend, "given") == first
     assert verified.call_count == 1
     with torch.no_grad():
@@ -110,13 +126,20 @@ def test_a_proof_is_computed_once_and_anew_for_other_weights(monkeypatch: pytest
     failing = proof(backend, "given")
     assert failing.verdict == "fails"
     assert failing.bound == pytest.approx(0.75)
-    assert failing.counterexample == m.ProgramFailure(text="a", position=0, wanted="1", found="1.75")
+    assert failing.counterexample == m.ProgramFailure(
+        text="a", position=0, wanted="1", found="1.75"
+    )
     program = shown(backend, "given", "ab")
-    assert (program.outputs, program.definition, program.right) == (["2", "2"], ["1", "1"], [False, False])
+    assert (program.outputs, program.definition, program.right) == (
+        ["2", "2"],
+        ["1", "1"],
+        [False, False],
+    )
 
 
 def test_a_proof_waits_for_an_answer_that_watches_the_model() -> None:
-    model, watching = compiled("histogram"), threading.Event()
+    model = compiled("histogram")
+    watching = threading.Event()
     backend = Backend([wrap_model(model)])
     loaded = backend.model("given")
 
@@ -140,10 +163,15 @@ def test_where_the_bound_is_no_proof_all_sequences_are_run(monkeypatch: pytest.M
     model.claims = ()
     with torch.no_grad():
         model.output.bias += 0.125
-    assert (proof(backend, "given").rests_on, proof(backend, "given").num_checked) == ("every sequence", 1364)
+    assert (proof(backend, "given").rests_on, proof(backend, "given").num_checked) == (
+        "every sequence",
+        1364,
+    )
 
 
-def test_a_stored_program_has_no_definition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stored_program_has_no_definition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_program(compiled("induction"), tmp_path / "mine.json")
     (entry,) = entries_at(tmp_path / "mine.json")
     assert (entry.card.kind, entry.card.text, entry.card.origin) == ("program", "abcabc", "run")
@@ -171,7 +199,9 @@ def test_a_text_without_a_value_has_no_definition() -> None:
     assert (program.definition, program.right, program.parts[-1].values) == (None, None, [])
 
 
-def test_what_is_no_program_is_refused(given: Any, small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_program_is_refused(
+    given: Any, small_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for text, named in (("", "no tokens"), ("5", "'5'"), ("123412", "6 tokens")):
         with refused(named):
             given[0].answer("run", m.Ask(model="given", text=text))
@@ -192,14 +222,18 @@ def test_weights_that_are_not_finite_are_refused() -> None:
     with torch.no_grad():
         model.output.weight.fill_(float("nan"))
     backend = Backend([wrap_model(model)])
-    assert backend.answer("run", m.Ask(model="given", text="a")).said.headline.endswith("not finite")
+    assert backend.answer("run", m.Ask(model="given", text="a")).said.headline.endswith(
+        "not finite"
+    )
     with refused("not finite"):
         shown(backend, "given", "a")
     with refused("output.weight with numbers that are not finite"):
         proof(backend, "given")
 
 
-def test_explore_and_a_saved_page_take_a_compiled_program(given: tuple[Backend, CompiledProgram]) -> None:
+def test_explore_and_a_saved_page_take_a_compiled_program(
+    given: tuple[Backend, CompiledProgram],
+) -> None:
     written = page(given[0], from_words({"text": "31"}))
     for words in ('"call":"program"', '"call":"proof"', "unique key", '"verdict":"holds"'):
         assert words in written
@@ -213,13 +247,19 @@ def test_explore_and_a_saved_page_take_a_compiled_program(given: tuple[Backend, 
 
 def test_a_written_program_is_compared_with_the_task() -> None:
     backend = Backend([entry for entry in bundled() if entry.card.name == "program-sort"])
-    card, text = backend.catalogue().models[0], "2412"
+    card = backend.catalogue().models[0]
+    text = "2412"
 
     def attempt(program: str, model: str = card.name) -> m.Attempt:
         return backend.answer("attempt", m.AskAttempt(model=model, program=program, text=text))
 
     right = attempt(card.blank.replace("___", "select(indices, indices, operator.lt)"))
-    assert (right.verdict, right.num_checked, right.num_possible, right.fault) == ("holds", 1364, 1364, None)
+    assert (right.verdict, right.num_checked, right.num_possible, right.fault) == (
+        "holds",
+        1364,
+        1364,
+        None,
+    )
     assert right.outputs == right.definition == ["1", "2", "2", "4"]
     assert right.right == [True] * 4
     wrong = attempt("tokens")
@@ -228,7 +268,12 @@ def test_a_written_program_is_compared_with_the_task() -> None:
     assert (wrong.outputs, wrong.right) == (["2", "4", "1", "2"], [False] * 4)
     for program in (card.blank, "", "tokens.x", "pick(everything, tokens)", "(" * 9_000):
         unread = attempt(program)
-        assert (unread.verdict, unread.outputs, unread.right, unread.counterexample) == ("undecided", None, None, None)
+        assert (unread.verdict, unread.outputs, unread.right, unread.counterexample) == (
+            "undecided",
+            None,
+            None,
+            None,
+        )
         assert unread.fault
     with pytest.raises(InputError):
         backend.answer("attempt", m.AskAttempt(model=card.name, program="tokens", text="x"))

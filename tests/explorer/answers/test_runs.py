@@ -15,7 +15,13 @@ from glassformer.explorer.answers.attention import weights
 from glassformer.explorer.answers.runs import Runs, SizedCache
 from glassformer.explorer.api import UnknownName
 from glassformer.explorer.backend import Backend
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, ModelEntry, Turn, weights_stamp
+from glassformer.explorer.loading.loaded_model import (
+    LoadedDecoder,
+    LoadedModel,
+    ModelEntry,
+    Turn,
+    weights_stamp,
+)
 from glassformer.observe.edits import zero
 from glassformer.observe.intervene import intervene
 from refusals import refused
@@ -59,7 +65,9 @@ def test_a_run_that_had_to_go_comes_back(by_name: dict[str, LoadedModel]) -> Non
     again = runs.of(first.message.run)
     assert again is not first
     assert again.message == first.message
-    assert all((a.q == b.q).all() for a, b in zip(again.layers("self"), first.layers("self"), strict=True))
+    assert all(
+        (a.q == b.q).all() for a, b in zip(again.layers("self"), first.layers("self"), strict=True)
+    )
 
 
 def _trainable(by_name: dict[str, LoadedModel]) -> LoadedDecoder:
@@ -103,7 +111,8 @@ def test_a_model_that_was_trained_in_between_is_read_anew(by_name: dict[str, Loa
 def test_an_answer_is_of_the_same_weights_throughout(by_name: dict[str, LoadedModel]) -> None:
     both = one, other = _trainable(by_name), _trainable(by_name)
     _trained(other.model)
-    ask, second = m.Ask(model="decoder", text="1 2 3"), m.Ask(model="decoder", text="1 2 4")
+    ask = m.Ask(model="decoder", text="1 2 3")
+    second = m.Ask(model="decoder", text="1 2 4")
     removed = [m.RemovedHead(part="self", layer=0, head=1)]
     patch = m.PatchedPlace(text="1 2 3", layer=0, position=2)
     changes = m.Changes(removed=removed, patch=patch)
@@ -115,7 +124,8 @@ def test_an_answer_is_of_the_same_weights_throughout(by_name: dict[str, LoadedMo
         ("lens", m.AskLens(ask=ask, target=1)),
     ]
     # A training replaces the weights as often as they are looked for.
-    stamps, opened = count(), cycle(both)
+    stamps = count()
+    opened = cycle(both)
     backend = Backend([ModelEntry(one.card, lambda: next(opened), lambda: next(stamps))])
     for call, request in calls:
         allowed = [Backend([each]).answer(call, request) for each in both]
@@ -123,9 +133,12 @@ def test_an_answer_is_of_the_same_weights_throughout(by_name: dict[str, LoadedMo
         assert backend.answer(call, request) in allowed
 
 
-def test_what_an_intervention_or_a_hook_changes_is_not_told_without_it(by_name: dict[str, LoadedModel]) -> None:
+def test_what_an_intervention_or_a_hook_changes_is_not_told_without_it(
+    by_name: dict[str, LoadedModel],
+) -> None:
     loaded = _trainable(by_name)
-    backend, ask = Backend([loaded]), m.Ask(model="decoder", text="1 2 3")
+    backend = Backend([loaded])
+    ask = m.Ask(model="decoder", text="1 2 3")
 
     def told() -> tuple[m.Said, list[m.Candidate]]:
         following: m.Next = backend.answer("next", m.AskNext(model="decoder", text="1 2 3"))
@@ -139,7 +152,11 @@ def test_what_an_intervention_or_a_hook_changes_is_not_told_without_it(by_name: 
     with torch.autocast("cpu", torch.bfloat16):
         coarse = told()
     assert plain == told()
-    assert all(one != other for each in (within, hooked, coarse) for one, other in zip(each, plain, strict=True))
+    assert all(
+        one != other
+        for each in (within, hooked, coarse)
+        for one, other in zip(each, plain, strict=True)
+    )
     name = backend.answer("run", ask).run
     tile = m.AskTile(run=name, part="self", layer=1, head=0)
     weights = backend.answer("weights", tile)
@@ -168,7 +185,9 @@ def test_reading_alone_changes_no_stamp(by_name: dict[str, LoadedModel]) -> None
         assert weights_stamp(loaded) == before
 
 
-def test_questions_stay_within_their_bound(by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_stay_within_their_bound(
+    by_name: dict[str, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("glassformer.explorer.answers.runs.ASK_BYTES", 1_000_000)
     there = by_name["decoder"]
     deaf = replace(there, encode=lambda text: [1, 2])

@@ -1,4 +1,6 @@
-"""The next token and the ones after it: the rule's own numbers, and draws that do not depend on how they were asked."""
+"""The next token and the ones after it: the rule's own numbers, and draws that do not depend on how
+they were asked.
+"""
 
 import math
 from unittest.mock import patch
@@ -8,13 +10,28 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from glassformer.data.tokenizer import WordTokenizer
 from glassformer.explorer.answers.sampling import MOST_CANDIDATES, draw_at, find, next_token, steps
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel
 from glassformer.explorer.loading.wrapping import wrap_model
-from glassformer.explorer.messages import MOST_CHARACTERS, AskFind, AskNext, AskSteps, ModelCard, Step
+from glassformer.explorer.messages import (
+    MOST_CHARACTERS,
+    AskFind,
+    AskNext,
+    AskSteps,
+    ModelCard,
+    Step,
+)
 from glassformer.generation.sampling import SamplingRule
 from refusals import refused
 from small_models import decoder
@@ -38,7 +55,16 @@ class Fixed(torch.nn.Module):
 
 
 def fixed(row: torch.Tensor, **changes: object) -> LoadedDecoder:
-    card = ModelCard(name="f", title="", kind="decoder", about="", views=[], text="", input_help="", origin="given")
+    card = ModelCard(
+        name="f",
+        title="",
+        kind="decoder",
+        about="",
+        views=[],
+        text="",
+        input_help="",
+        origin="given",
+    )
     parts: dict[str, object] = {
         "encode": lambda text: [int(each) for each in text.split()],
         "word": str,
@@ -48,14 +74,16 @@ def fixed(row: torch.Tensor, **changes: object) -> LoadedDecoder:
 
 
 @pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p"), [(1.0, None, 1.0), (0.5, 3, 1.0), (2.0, None, 0.6), (0.0, None, 1.0)]
+    ("temperature", "top_k", "top_p"),
+    [(1.0, None, 1.0), (0.5, 3, 1.0), (2.0, None, 0.6), (0.0, None, 1.0)],
 )
 def test_the_distribution_is_the_rules(
     temperature: float, top_k: int | None, top_p: float, by_name: dict[str, LoadedModel]
 ) -> None:
     loaded = by_name["decoder"]
     ask = AskNext(model="decoder", text="1 2 3", temperature=temperature, top_k=top_k, top_p=top_p)
-    found, row = next_token(loaded, ask), logits(loaded, "1 2 3")
+    found = next_token(loaded, ask)
+    row = logits(loaded, "1 2 3")
     final = SamplingRule(temperature=temperature, top_k=top_k, top_p=top_p).distribution(row)
     tempered = SamplingRule(temperature=temperature).distribution(row)
     assert sorted(each.id for each in found.candidates) == list(range(11))
@@ -66,7 +94,9 @@ def test_the_distribution_is_the_rules(
         assert each.final == pytest.approx(float(final[each.id]), abs=1e-6)
         assert each.kept == (each.final > 0)
         assert each.obeys == (each.id == 4)
-    assert [each.logit for each in found.candidates] == sorted((each.logit for each in found.candidates), reverse=True)
+    assert [each.logit for each in found.candidates] == sorted(
+        (each.logit for each in found.candidates), reverse=True
+    )
     assert found.kept == int((final > 0).sum())
     kept = final[final > 0].numpy()
     assert found.entropy == pytest.approx(-float((kept * np.log2(kept)).sum()), abs=1e-5)
@@ -98,7 +128,9 @@ def test_equals_rank_as_the_rule_cuts_them() -> None:
     top_p=st.floats(0, 1),
     row=st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=80),
 )
-def test_every_rule_gives_numbers(temperature: float, top_k: int | None, top_p: float, row: list[float]) -> None:
+def test_every_rule_gives_numbers(
+    temperature: float, top_k: int | None, top_p: float, row: list[float]
+) -> None:
     ask = AskNext(model="f", text="1", temperature=temperature, top_k=top_k, top_p=top_p)
     found = next_token(fixed(torch.tensor(row)), ask)
     assert 1 <= found.kept <= len(row)
@@ -109,16 +141,22 @@ def test_every_rule_gives_numbers(temperature: float, top_k: int | None, top_p: 
 def test_logits_that_are_no_numbers_are_refused() -> None:
     for number in (float("nan"), float("inf"), float("-inf")):
         loaded = fixed(torch.tensor([0.0, number, 1.0]))
-        for answer, ask in ((next_token, AskNext(model="f", text="1")), (steps, AskSteps(model="f", text="1"))):
+        for answer, ask in (
+            (next_token, AskNext(model="f", text="1")),
+            (steps, AskSteps(model="f", text="1")),
+        ):
             with refused("finite"):
                 answer(loaded, ask)
 
 
 def test_one_text_is_read_once_until_the_weights_change() -> None:
-    loaded, other = fixed(torch.tensor([0.0, 1.0])), fixed(torch.tensor([2.0, 0.0]))
+    loaded = fixed(torch.tensor([0.0, 1.0]))
+    other = fixed(torch.tensor([2.0, 0.0]))
     with patch.object(Fixed, "forward", autospec=True, side_effect=Fixed.forward) as read:
         first = next_token(loaded, AskNext(model="f", text="1"))
-        assert next_token(loaded, AskNext(model="f", text="1", temperature=0.5)).candidates[0].id == 1
+        assert (
+            next_token(loaded, AskNext(model="f", text="1", temperature=0.5)).candidates[0].id == 1
+        )
         assert read.call_count == 1
         assert next_token(other, AskNext(model="f", text="1")).candidates[0].id == 0
         next_token(loaded, AskNext(model="f", text="1 1"))
@@ -130,14 +168,19 @@ def test_one_text_is_read_once_until_the_weights_change() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 3.0])
-def test_one_step_at_a_time_gives_the_same(temperature: float, by_name: dict[str, LoadedModel]) -> None:
+def test_one_step_at_a_time_gives_the_same(
+    temperature: float, by_name: dict[str, LoadedModel]
+) -> None:
     loaded = by_name["decoder"]
-    at_once = steps(loaded, AskSteps(model="decoder", text="1 2 3", temperature=temperature, seed=7, steps=12))
+    at_once = steps(
+        loaded, AskSteps(model="decoder", text="1 2 3", temperature=temperature, seed=7, steps=12)
+    )
     text = "1 2 3"
     one_by_one: list[Step] = []
     for _ in range(12):
         found = steps(loaded, AskSteps(model="decoder", text=text, temperature=temperature, seed=7))
-        text, one_by_one = found.text, [*one_by_one, *found.steps]
+        text = found.text
+        one_by_one = [*one_by_one, *found.steps]
     assert (at_once.text, at_once.steps) == (text, one_by_one)
     assert at_once.text == "1 2 3 " + " ".join(step.token for step in at_once.steps)
 
@@ -168,14 +211,20 @@ def test_draws_follow_the_distribution() -> None:
 
 
 def test_draws_of_neighbours_are_apart() -> None:
-    numbers = [float(torch.rand((), generator=draw_at(seed, place))) for seed in range(20) for place in range(20)]
+    numbers = [
+        float(torch.rand((), generator=draw_at(seed, place)))
+        for seed in range(20)
+        for place in range(20)
+    ]
     assert len(set(numbers)) == 400
     assert abs(float(np.corrcoef(numbers[:-1], numbers[1:])[0, 1])) < 0.2
     assert float(torch.rand((), generator=draw_at(2**53 - 1, 4095))) < 1
 
 
 def test_a_text_keeps_how_it_was_typed() -> None:
-    found = steps(fixed(torch.tensor([0.0, 9.0])), AskSteps(model="f", text="1 0", temperature=0, steps=2))
+    found = steps(
+        fixed(torch.tensor([0.0, 9.0])), AskSteps(model="f", text="1 0", temperature=0, steps=2)
+    )
     assert found.text == "1 0 1 1"
     joined = fixed(torch.tensor([0.0, 9.0]), join=lambda tokens: f"<{','.join(map(str, tokens))}>")
     assert steps(joined, AskSteps(model="f", text="1 0", temperature=0)).text == "<1,0,1>"
@@ -194,7 +243,9 @@ def test_it_ends_where_the_model_does(by_name: dict[str, LoadedModel]) -> None:
 
 def test_no_text_grows_beyond_what_a_message_holds() -> None:
     long = fixed(
-        torch.tensor([0.0, 9.0]), word=lambda token: "x" * 30_000, join=lambda tokens: "x" * 30_000 * len(tokens)
+        torch.tensor([0.0, 9.0]),
+        word=lambda token: "x" * 30_000,
+        join=lambda tokens: "x" * 30_000 * len(tokens),
     )
     found = steps(long, AskSteps(model="f", text="1", temperature=0, steps=9))
     assert len(found.steps) == 2
@@ -209,7 +260,10 @@ def test_after_so_much_has_been_read_it_ends_and_says_so() -> None:
 
 
 def test_it_ends_at_a_token_without_a_text() -> None:
-    padding = fixed(torch.tensor([0.0, 9.0]), join=lambda tokens: " ".join(str(each) for each in tokens if each != 1))
+    padding = fixed(
+        torch.tensor([0.0, 9.0]),
+        join=lambda tokens: " ".join(str(each) for each in tokens if each != 1),
+    )
     found = steps(padding, AskSteps(model="f", text="0", temperature=0, steps=3))
     assert (found.text, found.steps, found.ended) == ("0", [], "wordless")
 
@@ -221,7 +275,9 @@ def test_bytes_of_a_character_are_written_on() -> None:
         encode=lambda text: list(text.encode()),
         join=lambda tokens: bytes(tokens).decode(errors="replace"),
     )
-    bytewise.model.forward = lambda tokens: torch.eye(256)[next(euro)].mul(9).expand(*tokens.shape, -1)
+    bytewise.model.forward = lambda tokens: (
+        torch.eye(256)[next(euro)].mul(9).expand(*tokens.shape, -1)
+    )
     found = steps(bytewise, AskSteps(model="f", text="a", temperature=0, steps=4))
     assert (found.text, found.ended) == ("a€A", "asked")
 
@@ -249,11 +305,14 @@ FIRST = {" 1": "␣", "é": "\\xc3", "Ａ": None}
 
 @pytest.mark.parametrize(("text", "name"), [*WHOLE.items(), *FIRST.items()])
 def test_a_typed_token_is_none_that_begins_every_text(text: str, name: str | None) -> None:
-    alphabet, model = pre_tokenizers.ByteLevel.alphabet(), Tokenizer(models.BPE())
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    model = Tokenizer(models.BPE())
     model.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False
+    )
     model.train_from_iterator(["fine film"], trainer)
     model.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=model)

@@ -19,7 +19,12 @@ def logits(loaded: LoadedModel, units: list[str], text: str) -> torch.Tensor:
 def test_a_set_is_the_same_in_every_order(by_name: dict[str, LoadedModel]) -> None:
     units = ["1", "2", "3", "4"]
     found = scramble(by_name["lookup"], AskScramble(model="lookup", text="4 2", source=units))
-    assert (found.orders, found.exhaustive, found.holds, found.changed_tokens) == (24, True, True, 0)
+    assert (found.orders, found.exhaustive, found.holds, found.changed_tokens) == (
+        24,
+        True,
+        True,
+        0,
+    )
     assert found.largest_change <= found.tolerance
 
 
@@ -28,7 +33,10 @@ def test_what_minds_the_order_is_told_by_how_much(by_name: dict[str, LoadedModel
     loaded = by_name["ordered"]
     found = scramble(loaded, AskScramble(model="ordered", text="4 2", source=units))
     before = logits(loaded, units, "4 2")
-    orders = {order: logits(loaded, [units[place] for place in order], "4 2") for order in permutations(range(4))}
+    orders = {
+        order: logits(loaded, [units[place] for place in order], "4 2")
+        for order in permutations(range(4))
+    }
     changes = {order: float((after - before).abs().max()) for order, after in orders.items()}
     assert not found.holds
     assert found.largest_change == pytest.approx(max(changes.values()), rel=1e-4)
@@ -36,10 +44,17 @@ def test_what_minds_the_order_is_told_by_how_much(by_name: dict[str, LoadedModel
 
 
 @pytest.mark.parametrize(("name", "holds"), [("lookup", True), ("ordered", False)])
-def test_one_order_is_compared_with_the_given_one(name: str, holds: bool, by_name: dict[str, LoadedModel]) -> None:
-    units, order = ["1", "2", "3"], [2, 0, 1]
+def test_one_order_is_compared_with_the_given_one(
+    name: str, holds: bool, by_name: dict[str, LoadedModel]
+) -> None:
+    units = ["1", "2", "3"]
+    order = [2, 0, 1]
     found = scramble(by_name[name], AskScramble(model=name, text="4", source=units, order=order))
-    change = (logits(by_name[name], ["3", "1", "2"], "4") - logits(by_name[name], units, "4")).abs().max()
+    change = (
+        (logits(by_name[name], ["3", "1", "2"], "4") - logits(by_name[name], units, "4"))
+        .abs()
+        .max()
+    )
     assert found.largest_change == pytest.approx(float(change), abs=1e-6)
     assert (found.orders, found.exhaustive, found.worst, found.holds) == (1, False, order, holds)
 
@@ -66,7 +81,9 @@ def test_what_cannot_be_scrambled_is_refused(
     source: list[str], order: list[int] | None, words: str, by_name: dict[str, LoadedModel]
 ) -> None:
     with refused(anywhere=words):
-        scramble(by_name["lookup"], AskScramble(model="lookup", text="4", source=source, order=order))
+        scramble(
+            by_name["lookup"], AskScramble(model="lookup", text="4", source=source, order=order)
+        )
 
 
 def test_other_models_read_no_source(by_name: dict[str, LoadedModel]) -> None:

@@ -38,8 +38,12 @@ ASK = m.Ask(model="decoder", text=TEXT)
 TOKENS = torch.tensor([[int(each) for each in TEXT.split()]])
 
 
-def whatif(backend: Backend, text: str = TEXT, model: str = "decoder", changes: Any = None, **asked: Any) -> m.WhatIf:
-    return backend.answer("whatif", m.AskWhatIf(ask=m.Ask(model=model, text=text, changes=changes), **asked))
+def whatif(
+    backend: Backend, text: str = TEXT, model: str = "decoder", changes: Any = None, **asked: Any
+) -> m.WhatIf:
+    return backend.answer(
+        "whatif", m.AskWhatIf(ask=m.Ask(model=model, text=text, changes=changes), **asked)
+    )
 
 
 def after(answer: m.WhatIf) -> torch.Tensor:
@@ -60,8 +64,11 @@ def decoder(by_name: dict[str, LoadedModel]) -> Any:
 
 def test_without_changes_nothing_changes(small_backend: Backend, decoder: Any) -> None:
     answer = whatif(small_backend)
-    shipped, nothing = Backend(bundled()), m.Steering(layer=0, toward=3, away=None, strength=0.0)
-    assert whatif(shipped, "", "lookup-course", steer=nothing).distance == 0  # which wrote two tokens
+    shipped = Backend(bundled())
+    nothing = m.Steering(layer=0, toward=3, away=None, strength=0.0)
+    assert (
+        whatif(shipped, "", "lookup-course", steer=nothing).distance == 0
+    )  # which wrote two tokens
     assert (answer.distance, answer.changes, answer.place, answer.kind) == (0, [], 7, "token")
     assert answer.offers == ["heads", "edges", "steer", "experts", "sweep", "lens", "contributions"]
     torch.testing.assert_close(after(answer), probabilities(decoder), rtol=0, atol=1e-6)
@@ -80,14 +87,22 @@ def test_a_forbidden_edge_is_a_mask(small_backend: Backend, decoder: Any) -> Non
     answer = whatif(small_backend, forbidden=[edge])
     assert answer.changes == ["every layer, every head: 3 (7) may not attend to 3 (7)"]
     assert answer.distance > 1e-4
-    one = [m.ForbiddenEdge(part="self", layer=layer, head=head, query=7, key=7) for layer in (0, 1) for head in (0, 1)]
-    torch.testing.assert_close(after(whatif(small_backend, forbidden=one)), after(answer), rtol=0, atol=1e-6)
+    one = [
+        m.ForbiddenEdge(part="self", layer=layer, head=head, query=7, key=7)
+        for layer in (0, 1)
+        for head in (0, 1)
+    ]
+    torch.testing.assert_close(
+        after(whatif(small_backend, forbidden=one)), after(answer), rtol=0, atol=1e-6
+    )
     with intervene(decoder, forbid(7, 7)):
         torch.testing.assert_close(after(answer), probabilities(decoder), rtol=0, atol=1e-6)
     some = [m.ForbiddenEdge(part="self", layer=1, head=1, query=7, key=key) for key in (5, 6)]
     with intervene(decoder, forbid(7, (5, 6), layers=1, heads=1)):
         expected = probabilities(decoder)
-    torch.testing.assert_close(after(whatif(small_backend, forbidden=some)), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        after(whatif(small_backend, forbidden=some)), expected, rtol=0, atol=1e-6
+    )
 
 
 def test_attention_after_changes(small_backend: Backend, decoder: Any) -> None:
@@ -117,7 +132,9 @@ def test_changes_keep_the_tokens_that_an_encoder_decoder_wrote(small_backend: Ba
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, -2.0])
-def test_steering_adds_a_direction_to_the_stream(small_backend: Backend, decoder: Any, strength: float) -> None:
+def test_steering_adds_a_direction_to_the_stream(
+    small_backend: Backend, decoder: Any, strength: float
+) -> None:
     answer = whatif(small_backend, steer=m.Steering(layer=0, toward=3, away=5, strength=strength))
 
     def add(_: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
@@ -145,22 +162,30 @@ def test_a_sweep_removes_each_head(small_backend: Backend) -> None:
     found = whole_sweep(small_backend, m.AskSweep(ask=ASK, target=4))
     (stack,) = found.stacks
     for layer, head in product(range(2), range(2)):
-        answer = whatif(small_backend, target=4, removed=[m.RemovedHead(part="self", layer=layer, head=head)])
+        answer = whatif(
+            small_backend, target=4, removed=[m.RemovedHead(part="self", layer=layer, head=head)]
+        )
         odds = torch.logit(after(answer).double())[4]
         assert stack.after[layer][head] == pytest.approx(float(odds), abs=1e-5)
-    assert found.before == pytest.approx(float(torch.logit(after(whatif(small_backend)).double())[4]), abs=1e-5)
+    assert found.before == pytest.approx(
+        float(torch.logit(after(whatif(small_backend)).double())[4]), abs=1e-5
+    )
     assert (found.done, found.total, stack.exact) == (4, 4, [[True, True], [True, True]])
 
 
 def test_a_sweep_may_compare_two_outcomes(small_backend: Backend) -> None:
     found = whole_sweep(small_backend, m.AskSweep(ask=ASK, target=4, other=5))
     answer = whatif(small_backend, target=4, removed=[m.RemovedHead(part="self", layer=1, head=0)])
-    assert found.stacks[0].after[1][0] == pytest.approx(float((after(answer)[4] / after(answer)[5]).log()), abs=1e-4)
+    assert found.stacks[0].after[1][0] == pytest.approx(
+        float((after(answer)[4] / after(answer)[5]).log()), abs=1e-4
+    )
     with refused("target = other = 4"):
         small_backend.answer("sweep", m.AskSweep(ask=ASK, target=4, other=4))
 
 
-def test_a_sweep_is_an_estimate_first_and_ends_unasked(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_is_an_estimate_first_and_ends_unasked(
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sweeping, "SLICE", 0.0)
     monkeypatch.setattr(sweeping, "_TOKENS_AT_ONCE", 1)
     ask = m.AskSweep(ask=ASK, target=2)
@@ -170,7 +195,10 @@ def test_a_sweep_is_an_estimate_first_and_ends_unasked(small_backend: Backend, m
         assert all(each is not None for row in first.stacks[0].after for each in row)
         count = runs.call_count
         # Between the slices the model answers other calls, and nothing computes.
-        assert whatif(small_backend, removed=[m.RemovedHead(part="self", layer=0, head=0)]).distance > 0
+        assert (
+            whatif(small_backend, removed=[m.RemovedHead(part="self", layer=0, head=0)]).distance
+            > 0
+        )
         assert runs.call_count == count
         seen = [first.done]
         while seen[-1] < first.total:
@@ -184,8 +212,12 @@ def test_a_sweep_is_an_estimate_first_and_ends_unasked(small_backend: Backend, m
 
 
 @pytest.mark.parametrize("known", [None, 0], ids=["estimated", "exact"])
-def test_a_click_interrupts_a_sweep(small_backend: Backend, monkeypatch: pytest.MonkeyPatch, known: int | None) -> None:
-    """A sweep that is in the middle of a forward pass computes on only after the answer, and as if alone."""
+def test_a_click_interrupts_a_sweep(
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch, known: int | None
+) -> None:
+    """A sweep that is in the middle of a forward pass computes on only after the answer, and as if
+    alone.
+    """
     monkeypatch.setattr(sweeping, "SLICE", 0.0)
     ask = m.AskSweep(ask=ASK, target=3)
     alone = whole_sweep(small_backend, ask)
@@ -219,7 +251,9 @@ def test_a_click_interrupts_a_sweep(small_backend: Backend, monkeypatch: pytest.
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_of_a_large_sweep_layers_that_matter_are_exact(small_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_large_sweep_layers_that_matter_are_exact(
+    small_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sweeping, "MOST_SWEPT", 1.0)
     found = whole_sweep(small_backend, m.AskSweep(ask=ASK, target=7))
     assert (found.done, found.total) == (2, 2)
@@ -232,7 +266,9 @@ def test_of_a_large_sweep_layers_that_matter_are_exact(small_backend: Backend, m
 def test_the_limit_of_a_sweep_counts_what_each_token_needs(
     small_backend: Backend, decoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = sum(weight.numel() for weight in decoder.layers.parameters())  # without embedding and output
+    weights = sum(
+        weight.numel() for weight in decoder.layers.parameters()
+    )  # without embedding and output
     for target, share, total in ((9, 1.0, 4), (10, 0.99, 2)):
         monkeypatch.setattr(sweeping, "MOST_SWEPT", share * weights * len(TEXT.split()) * 4)
         found = whole_sweep(small_backend, m.AskSweep(ask=ASK, target=target))
@@ -243,7 +279,9 @@ def test_a_lens_is_the_projection_of_each_stage(small_backend: Backend, decoder:
     found = small_backend.answer("lens", m.AskLens(ask=ASK, target=4))
     expected = logit_lens(decoder, TOKENS)[:, 0].softmax(-1)
     torch.testing.assert_close(torch.tensor(found.targets), expected[..., 4], rtol=0, atol=1e-6)
-    torch.testing.assert_close(torch.tensor(found.probabilities), expected.amax(-1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        torch.tensor(found.probabilities), expected.amax(-1), rtol=0, atol=1e-6
+    )
     assert found.names == [[str(each) for each in row] for row in expected.argmax(-1).tolist()]
     assert (found.stages, found.positions) == (["embedding", "layer 0", "layer 1"], TEXT.split())
 
@@ -299,19 +337,33 @@ def test_what_a_hook_adds_is_a_part_of_its_own(small_backend: Backend) -> None:
     [
         ({"removed": [m.RemovedHead(part="self", layer=2, head=0)]}, "a removed head: layer = 2"),
         ({"removed": [m.RemovedHead(part="self", layer=0, head=2)]}, "a removed head: head = 2"),
-        ({"removed": [m.RemovedHead(part="cross", layer=0, head=0)]}, "a removed head: part = 'cross'"),
-        ({"forbidden": [m.ForbiddenEdge(part="self", layer=0, head=0, query=8, key=0)]}, "query = 8"),
+        (
+            {"removed": [m.RemovedHead(part="cross", layer=0, head=0)]},
+            "a removed head: part = 'cross'",
+        ),
+        (
+            {"forbidden": [m.ForbiddenEdge(part="self", layer=0, head=0, query=8, key=0)]},
+            "query = 8",
+        ),
         ({"forbidden": [m.ForbiddenEdge(part="self", layer=0, head=0, query=0, key=8)]}, "key = 8"),
-        ({"steer": m.Steering(layer=2, toward=0, away=None, strength=1.0)}, "the steering: layer = 2"),
+        (
+            {"steer": m.Steering(layer=2, toward=0, away=None, strength=1.0)},
+            "the steering: layer = 2",
+        ),
         ({"steer": m.Steering(layer=0, toward=3, away=3, strength=1.0)}, "toward = away = 3"),
         ({"steer": m.Steering(layer=0, toward=11, away=None, strength=1.0)}, "toward = 11"),
         ({"swaps": [m.ReplacedExpert(layer=0, expert=3, instead=None)]}, "expert = 3"),
-        ({"swaps": [m.ReplacedExpert(layer=0, expert=1, instead=1)]}, "a replaced expert that stays"),
+        (
+            {"swaps": [m.ReplacedExpert(layer=0, expert=1, instead=1)]},
+            "a replaced expert that stays",
+        ),
         ({"target": 11}, "target = 11"),
         ({"place": 8}, "place = 8"),
     ],
 )
-def test_what_does_not_exist_is_refused(small_backend: Backend, asked: dict[str, Any], got: str) -> None:
+def test_what_does_not_exist_is_refused(
+    small_backend: Backend, asked: dict[str, Any], got: str
+) -> None:
     with refused(got):
         whatif(small_backend, **asked)
 
@@ -334,10 +386,16 @@ def test_a_replaced_expert_hands_its_tokens_on(small_backend: Backend, decoder: 
 
 
 @pytest.mark.parametrize("place", [0, 3, 7])
-def test_an_earlier_place_is_judged_by_what_it_sees(small_backend: Backend, decoder: Any, place: int) -> None:
-    answer = whatif(small_backend, place=place, removed=[m.RemovedHead(part="self", layer=0, head=1)])
+def test_an_earlier_place_is_judged_by_what_it_sees(
+    small_backend: Backend, decoder: Any, place: int
+) -> None:
+    answer = whatif(
+        small_backend, place=place, removed=[m.RemovedHead(part="self", layer=0, head=1)]
+    )
     decoder.layers[0].attention.output.weight.data[:, 8:] = 0
-    torch.testing.assert_close(after(answer), probabilities(decoder, place=place), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        after(answer), probabilities(decoder, place=place), rtol=0, atol=1e-6
+    )
     later = m.ForbiddenEdge(part="self", layer=None, head=None, query=7, key=0)
     if place < 7:
         assert whatif(small_backend, place=place, forbidden=[later]).distance == 0
@@ -346,7 +404,9 @@ def test_an_earlier_place_is_judged_by_what_it_sees(small_backend: Backend, deco
         assert 0 <= whatif(small_backend, forbidden=edges).distance <= 1
 
 
-def test_an_encoder_decoder_has_three_stacks(small_backend: Backend, by_name: dict[str, LoadedModel]) -> None:
+def test_an_encoder_decoder_has_three_stacks(
+    small_backend: Backend, by_name: dict[str, LoadedModel]
+) -> None:
     loaded: Any = by_name["lookup"]
     ask = m.Ask(model="lookup", text="4", source=["1", "2", "3"])
     head = m.RemovedHead(part="cross", layer=0, head=1)
@@ -357,10 +417,13 @@ def test_an_encoder_decoder_has_three_stacks(small_backend: Backend, by_name: di
     model = deepcopy(loaded.model)
     cross = model.decoder_layers[0].cross_attention
     cross.output.weight.data[:, 8:] = 0  # of head 0 alone
-    source, target = loaded.source_tokens(["1", "2", "3"]), loaded.target("4")
+    source = loaded.source_tokens(["1", "2", "3"])
+    target = loaded.target("4")
     with torch.no_grad():
         memory = model.encode(source)
-        expected = model.decode(target, memory, torch.tensor([[True, True, False]]))[0, -1].softmax(-1)
+        expected = model.decode(target, memory, torch.tensor([[True, True, False]]))[0, -1].softmax(
+            -1
+        )
     torch.testing.assert_close(after(answer), expected, rtol=0, atol=1e-6)
     found = whole_sweep(small_backend, m.AskSweep(ask=ask))
     assert [stack.part for stack in found.stacks] == ["encoder", "decoder", "cross"]
@@ -409,10 +472,16 @@ def test_models_of_transformers_offer_what_they_have(family: str) -> None:
     backend = Backend([wrap_model(make(), [3, 4, 5, 6])])
     assert "whatif" in backend.catalogue().models[0].views
     ask = m.Ask(model="given", text="3 4 5 6")
-    answer = whatif(backend, ask.text, "given", removed=[m.RemovedHead(part="self", layer=1, head=1)])
+    answer = whatif(
+        backend, ask.text, "given", removed=[m.RemovedHead(part="self", layer=1, head=1)]
+    )
     assert answer.distance > 0
     everything = ["heads", "edges", "steer", "experts", "sweep", "lens", "contributions"]
-    without = {"gpt2": {"experts"}, "mixtral": set(), "bert": {"steer", "experts", "lens", "contributions"}}
+    without = {
+        "gpt2": {"experts"},
+        "mixtral": set(),
+        "bert": {"steer", "experts", "lens", "contributions"},
+    }
     assert answer.offers == [offer for offer in everything if offer not in without[family]]
     found = whole_sweep(backend, m.AskSweep(ask=ask, target=answer.target))
     odds = torch.logit(after(answer).double())[answer.target]
@@ -421,13 +490,18 @@ def test_models_of_transformers_offer_what_they_have(family: str) -> None:
     assert whatif(backend, ask.text, "given", forbidden=[edge]).distance > 0
     if "steer" in answer.offers:
         steer = m.Steering(layer=0, toward=7, away=None, strength=5.0)
-        steered = {each.id: each for each in whatif(backend, ask.text, "given", steer=steer).outcomes}
+        steered = {
+            each.id: each for each in whatif(backend, ask.text, "given", steer=steer).outcomes
+        }
         assert steered[7].after > steered[7].before
     edge = m.ForbiddenEdge(part="self", layer=None, head=None, query=0, key=0)
     with suppress(InputError):  # a query without any key may have no finite output
         assert whatif(backend, ask.text, "given", forbidden=[edge]).distance <= 1
     if "lens" not in answer.offers:
-        for call, request in (("lens", m.AskLens(ask=ask)), ("contributions", m.AskContributions(ask=ask))):
+        for call, request in (
+            ("lens", m.AskLens(ask=ask)),
+            ("contributions", m.AskContributions(ask=ask)),
+        ):
             with refused("of 'given'"):
                 backend.answer(call, request)
 
@@ -436,7 +510,9 @@ def test_threads_change_only_their_own_run(small_backend: Backend) -> None:
     heads = [(layer, head) for layer in (0, 1) for head in (0, 1)]
 
     def one(place: tuple[int, int] | None) -> list[float]:
-        removed = [] if place is None else [m.RemovedHead(part="self", layer=place[0], head=place[1])]
+        removed = (
+            [] if place is None else [m.RemovedHead(part="self", layer=place[0], head=place[1])]
+        )
         return after(whatif(small_backend, removed=removed)).tolist()
 
     asked: list[tuple[int, int] | None] = [*heads, None] * 8

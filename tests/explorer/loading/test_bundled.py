@@ -36,13 +36,20 @@ def _told(name: str) -> dict[str, Any]:
     return told
 
 
-LARGE = {f"program-{name}" for name in ("addition", "dyck-2", "dyck-3", "machine", "recurrence", "shuffle-dyck-3")}
+LARGE = {
+    f"program-{name}"
+    for name in ("addition", "dyck-2", "dyck-3", "machine", "recurrence", "shuffle-dyck-3")
+}
 """Programs that take seconds to compile where types are checked."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in ENTRIES if name != "minilm"],
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name
+        for name in ENTRIES
+        if name != "minilm"
+    ],
 )
 def test_every_sample_can_be_read(name: str) -> None:
     loaded = _opened(name)
@@ -57,7 +64,8 @@ def test_a_second_text_is_as_long_and_has_another_answer() -> None:
     assert [card.name for card in found] == ["induction"]
     for card in found:
         first, second = (
-            read(_opened(card.name), m.Ask(model=card.name, text=each)).message for each in (card.text, card.second)
+            read(_opened(card.name), m.Ask(model=card.name, text=each)).message
+            for each in (card.text, card.second)
         )
         assert len(first.tokens) == len(second.tokens)
         assert first.said.headline.split(",")[0] != second.said.headline.split(",")[0]
@@ -66,18 +74,26 @@ def test_a_second_text_is_as_long_and_has_another_answer() -> None:
 def test_all_of_them_are_small() -> None:
     assert sum(file.stat().st_size for file in BUNDLED.rglob("*") if file.is_file()) < 1.5 * 2**20
     assert {path.name for path in BUNDLED.iterdir()} == set(TRAINED)
-    assert all(file.stat().st_mode & 0o044 == 0o044 for file in BUNDLED.rglob("*") if file.is_file())
+    assert all(
+        file.stat().st_mode & 0o044 == 0o044 for file in BUNDLED.rglob("*") if file.is_file()
+    )
 
 
 @torch.no_grad()
 def test_the_induction_model_has_one_head_for_each_part() -> None:
-    """Other letters than those that were measured: the detector finds both heads, and copying needs no other."""
-    loaded, told = _opened("induction"), _told("induction")
+    """Other letters than those that were measured: the detector finds both heads, and copying needs
+    no other.
+    """
+    loaded = _opened("induction")
+    told = _told("induction")
     model = loaded.model
     tokens = torch.cat([torch.full((32, 1), 26), repeated_tokens(26, 20, 32, seed=99)], 1)
     scores = head_scores(model, tokens)
     (first,), (second,) = scores.top("previous", 1), scores.top("induction", 1)
-    assert [f"{each[0]}.{each[1]}" for each in (first, second)] == [told["previous"], told["induction"]]
+    assert [f"{each[0]}.{each[1]}" for each in (first, second)] == [
+        told["previous"],
+        told["induction"],
+    ]
     for layer, head in product(range(2), range(4)):
         with intervene(model, zero("heads", layers=layer, heads=head)):
             best = model(tokens)[:, 21:-1].argmax(-1)
@@ -92,7 +108,13 @@ def test_the_course_model_answers_every_context_in_every_order() -> None:
     told = _told("lookup-course")
     assert told["right"] == told["contexts"] == 72
     for example in all_contexts()[::7]:
-        order = ["NAME", *({"key": example.key, "value": example.value}.get(role, role) for role in example.order)]
+        order = [
+            "NAME",
+            *(
+                {"key": example.key, "value": example.value}.get(role, role)
+                for role in example.order
+            ),
+        ]
         run = read(loaded, m.Ask(model="lookup-course", text="", source=order)).message
         assert run.said.words == [example.value, "[EOS]"]
         assert run.tokens == ["[SOS]", example.value]
@@ -143,7 +165,9 @@ def test_the_encoder_is_told_of_honestly() -> None:
     sentence = f"Of {told['held_out']} held-out ones it classifies {told['right']} correctly"
     assert sentence in ENTRIES["sentiment"].card.about
     assert told["right"] > told["held_out"] / 2
-    said = read(_opened("sentiment"), m.Ask(model="sentiment", text="A wonderful, lovely film.")).message.said
+    said = read(
+        _opened("sentiment"), m.Ask(model="sentiment", text="A wonderful, lovely film.")
+    ).message.said
     assert said.classes[0][0] == "positive"
 
 

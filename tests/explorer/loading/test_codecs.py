@@ -42,17 +42,29 @@ def test_bytes_go_there_and_back(text: str) -> None:
     assert text_of_bytes(tokens) == text
 
 
-NO_NUMBERS = {"": "0 numbers", "1 2 3 4": "4 numbers", "1 x": "'x' at place 2", "7": "'7' at place 1", "-1": "'-1'"}
+NO_NUMBERS = {
+    "": "0 numbers",
+    "1 2 3 4": "4 numbers",
+    "1 x": "'x' at place 2",
+    "7": "'7' at place 1",
+    "-1": "'-1'",
+}
 
 
-@pytest.mark.parametrize(("text", "message"), [*NO_NUMBERS.items(), ("٣", "place 1"), ("1" * 5000, "place 1")])
+@pytest.mark.parametrize(
+    ("text", "message"), [*NO_NUMBERS.items(), ("٣", "place 1"), ("1" * 5000, "place 1")]
+)
 def test_other_text_than_numbers_is_refused(text: str, message: str) -> None:
     with refused(message):
         numbers(text, 7, 3)
 
 
-@pytest.mark.parametrize(("text", "message"), [("", "bytes"), ("abcd", "bytes"), ("a\ud800", "at place 2")])
-def test_a_text_of_too_few_or_many_bytes_or_of_half_a_pair_is_refused(text: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"), [("", "bytes"), ("abcd", "bytes"), ("a\ud800", "at place 2")]
+)
+def test_a_text_of_too_few_or_many_bytes_or_of_half_a_pair_is_refused(
+    text: str, message: str
+) -> None:
     with refused(message):
         text_bytes(text, 3)
 
@@ -82,7 +94,9 @@ def test_without_a_tokenizer_a_text_is_numbers_or_bytes() -> None:
         assert codec.joins[-1](codec.encode(codec.sample)) == codec.sample
 
 
-def test_what_a_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engine: Tokenizer, spaced_engine: Tokenizer) -> None:
+def test_what_a_tokenizer_puts_before_a_text_is_no_part_of_it(
+    byte_engine: Tokenizer, spaced_engine: Tokenizer
+) -> None:
     tokenizer = replace(from_json(byte_engine.to_str()), begin=(256,))
     codec = codec_of(tokenizer, 280, 4)
     tokens = codec.encode("aé")
@@ -104,7 +118,8 @@ def test_what_a_tokenizer_puts_before_a_text_is_no_part_of_it(byte_engine: Token
 
 def test_bytes_of_a_vocabulary_are_shown_as_text() -> None:
     text = "B\u00e4ren \u201ca\u201d\n\u4e2d"
-    alphabet, engine = pre_tokenizers.ByteLevel.alphabet(), Tokenizer(models.BPE())
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    engine = Tokenizer(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
@@ -150,7 +165,10 @@ def test_what_is_neither_text_nor_tokens_is_refused(text: Any, message: str) -> 
 
 def test_a_text_is_read_as_the_tokens_or_refused() -> None:
     def encode(text: str) -> list[int]:
-        return [0, *numbers(text, 10, 9)]  # as a tokenizer that begins each text with a token of its own
+        return [
+            0,
+            *numbers(text, 10, 9),
+        ]  # as a tokenizer that begins each text with a token of its own
 
     def bare(tokens: Any) -> str:
         return text_of_numbers(tokens[1:])

@@ -34,7 +34,9 @@ def test_the_courses_three_tasks_are_first() -> None:
     assert [entry.card.name for entry in HEADS][:3] == ["identity", "copy_first", "unique"]
 
 
-@pytest.mark.parametrize("name", ["identity", "copy_first", "unique", "previous_token", "occurs_earlier", "last_token"])
+@pytest.mark.parametrize(
+    "name", ["identity", "copy_first", "unique", "previous_token", "occurs_earlier", "last_token"]
+)
 def test_weights_find_the_task_that_they_solve(name: str) -> None:
     task = fitting_task(design(TASKS[name]()).weights)
     assert verify(design(TASKS[name]()).weights, task).holds

@@ -22,14 +22,18 @@ from small_models import decoder, write_run
 
 def _train_run(directory: Path) -> Path:
     model = decoder(vocab_size=256, num_layers=1)
-    return write_run(directory, model, model=asdict(model.config), data={"kind": "text", "path": "x.txt"})
+    return write_run(
+        directory, model, model=asdict(model.config), data={"kind": "text", "path": "x.txt"}
+    )
 
 
 def _listed(run: str | None = None, *, runs: Path) -> list[str]:
     return list(backend_of(ExploreFlags(run, runs=runs)).entries)
 
 
-def test_runs_are_found_under_names_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_found_under_names_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for path in ("a", "lab/trainings/A", "lab/trainings/B b", "lab/A", "deep/1/2/3/4"):
         _train_run(tmp_path / path)
     (tmp_path / "lab" / "lab.json").write_text("{}")
@@ -39,7 +43,9 @@ def test_runs_are_found_under_names_of_their_own(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_broken_is_told_of_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_broken_is_told_of_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _train_run(tmp_path / "good")
     (_train_run(tmp_path / "bad") / "config.json").write_text("{\n")
     assert [entry.card.name for entry in find_models(tmp_path)] == ["good"]
@@ -48,7 +54,9 @@ def test_what_is_broken_is_told_of_in_a_line(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("name", ["head.json", "unique.npz", "unique-notes.json"])
-def test_a_broken_head_is_told_of_by_its_name(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_head_is_told_of_by_its_name(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / name).write_text("broken")
     assert find_models(tmp_path) == []
     found = [line.split(": ")[2] for line in capsys.readouterr().err.splitlines()]
@@ -70,7 +78,9 @@ def test_heads_are_found_by_their_names(tmp_path: Path) -> None:
     write_head(design(TASKS["previous_token"]()).weights, tmp_path / "previous_token.npz")
     (tmp_path / "unique-notes.json").write_text('{"a": 3}')
     found = {entry.card.name: entry.open() for entry in find_models(tmp_path)}
-    tasks = {name: loaded.task.name for name, loaded in found.items() if isinstance(loaded, LoadedHead)}
+    tasks = {
+        name: loaded.task.name for name, loaded in found.items() if isinstance(loaded, LoadedHead)
+    }
     assert {name.rpartition("0-")[2]: task for name, task in tasks.items()} == {
         "unique": "unique",
         "my-copy_first": "copy_first",
@@ -105,7 +115,10 @@ def test_what_is_named_is_offered_first(tmp_path: Path) -> None:
     assert named[0] == "one"
     assert named[1:] == names[:-1]
     everything = backend_of(ExploreFlags(str(tmp_path / "runs"), runs=tmp_path / "runs"))
-    assert [card.name for card in everything.catalogue().models] == ["one", *names[:-1]]  # once, though found twice
+    assert [card.name for card in everything.catalogue().models] == [
+        "one",
+        *names[:-1],
+    ]  # once, though found twice
     run = everything.answer("run", m.Ask(model="one", text="ab"))
     assert run.tokens == ["a", "b"]
 
@@ -166,7 +179,9 @@ def test_what_is_named_must_be_there_and_whole(tmp_path: Path, make: str, messag
         entries_at(path)
 
 
-def test_a_path_may_begin_with_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_may_begin_with_the_users_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     _train_run(tmp_path / "mine")
     assert list_models("~/mine")[0].card.name == "mine"

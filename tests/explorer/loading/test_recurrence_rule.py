@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.data.recurrence import Generators, RecurrenceConfig, sample_sequences
-from glassformer.explorer.loading.recurrence_rule import likely_coefficients, may_follow, rule_in_words
+from glassformer.explorer.loading.recurrence_rule import (
+    likely_coefficients,
+    may_follow,
+    rule_in_words,
+)
 
 SEVEN = RecurrenceConfig(order=2, vocab_size=7, next_prob=0.1, seq_len=64)
 
@@ -28,7 +32,10 @@ def _posterior(tokens: list[int], config: RecurrenceConfig) -> dict[tuple[int, .
         chance = 1.0
         for place in range(config.order, len(tokens)):
             state = tokens[place - config.order : place]
-            by_rule = sum(a * b for a, b in zip(rule, state, strict=True)) % config.vocab_size == tokens[place]
+            by_rule = (
+                sum(a * b for a, b in zip(rule, state, strict=True)) % config.vocab_size
+                == tokens[place]
+            )
             by_increment = (state[-1] + 1) % config.vocab_size == tokens[place]
             step = config.next_prob * by_increment + (1 - config.next_prob) * by_rule
             chance *= 0.999 * step + 0.001 / config.vocab_size
@@ -48,7 +55,9 @@ def test_a_rule_is_named_when_bayes_is_sure(tokens: list[int]) -> None:
     nexts = {sum(a * b for a, b in zip(rule, tokens[-2:], strict=True)) % 5 for rule in good}
     shortest = min(good, key=lambda rule: (len(rule) - rule.count(0), rule))
     wanted = shortest if mass > 0.95 and len(nexts) == 1 else None
-    near = abs(mass - 0.95) < 1e-6 or any(abs(chance / best - 0.5) < 1e-6 for chance in posterior.values())
+    near = abs(mass - 0.95) < 1e-6 or any(
+        abs(chance / best - 0.5) < 1e-6 for chance in posterior.values()
+    )
     if not near:
         assert likely_coefficients(tokens, config) == wanted
 
@@ -62,7 +71,9 @@ def test_the_rule_that_made_the_numbers_is_found(coefficients: tuple[int, int]) 
 
 
 def test_the_rule_in_words() -> None:
-    assert rule_in_words(_made((3, 4), 4), SEVEN) == "x[t] = 4 x[t-1] + 3 x[t-2] mod 7, or x[t-1] + 1"
+    assert (
+        rule_in_words(_made((3, 4), 4), SEVEN) == "x[t] = 4 x[t-1] + 3 x[t-2] mod 7, or x[t-1] + 1"
+    )
     assert rule_in_words(_made((1, 0), 4), SEVEN) == "x[t] = x[t-2] mod 7, or x[t-1] + 1"
     sure = RecurrenceConfig(order=2, vocab_size=7, next_prob=0.0)
     assert rule_in_words(_made((0, 0), 4, sure), sure) == "x[t] = 0 mod 7"
@@ -93,9 +104,16 @@ DRAWN = np.random.default_rng(0).integers(101, size=4095).tolist()
 
 @pytest.mark.parametrize(
     ("order", "size", "tokens", "most"),
-    [(4, 30, list(range(20)), 20), (22, 2, [0] * 60, 20), (2, 512, [0] * 60, 20), (2, 101, DRAWN, 27)],
+    [
+        (4, 30, list(range(20)), 20),
+        (22, 2, [0] * 60, 20),
+        (2, 512, [0] * 60, 20),
+        (2, 101, DRAWN, 27),
+    ],
 )
-def test_too_many_rules_and_steps_are_left_alone(order: int, size: int, tokens: list[int], most: int) -> None:
+def test_too_many_rules_and_steps_are_left_alone(
+    order: int, size: int, tokens: list[int], most: int
+) -> None:
     config = RecurrenceConfig(order=order, vocab_size=size, next_prob=0.1, seq_len=64)
     tracemalloc.start()
     assert may_follow(tokens, 1, config) is None

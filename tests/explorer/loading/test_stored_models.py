@@ -26,7 +26,13 @@ from glassformer.explorer.answers.forward import read
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading import stored_models
 from glassformer.explorer.loading.loaded_model import ModelEntry
-from glassformer.explorer.loading.stored_models import Place, filled, language_model, stamp_of, stored_entry
+from glassformer.explorer.loading.stored_models import (
+    Place,
+    filled,
+    language_model,
+    stamp_of,
+    stored_entry,
+)
 from glassformer.labs.lookup.experiments.course_runs import build_course_model
 from glassformer.models import Decoder, DecoderConfig, EncoderDecoder
 from glassformer.training.in_context_lookup import InContextRecipe, build_model
@@ -52,7 +58,10 @@ def _read(path: Path) -> m.Run:
 
 def test_a_run_of_train_on_bytes(tmp_path: Path) -> None:
     model = decoder(vocab_size=256, num_layers=1)
-    description = {"model": asdict(model.config), "data": {"kind": "text", "path": "/home/anna/tales.txt"}}
+    description = {
+        "model": asdict(model.config),
+        "data": {"kind": "text", "path": "/home/anna/tales.txt"},
+    }
     run = _read(write_run(tmp_path / "run", model, "checkpoints/step-00000010", **description))
     assert run.tokens[:5] == ["O", "n", "c", "e", "␣"]
     about = _entry(tmp_path / "run").card.about
@@ -89,7 +98,9 @@ def test_a_model_of_the_lookup_course(tmp_path: Path) -> None:
 
 def test_a_classifier(tmp_path: Path) -> None:
     tokenizer = WordTokenizer(("slow", "ending", "is", "wonderful"))
-    save_classifier(Classifier(encoder(vocab_size=7, num_layers=1), tokenizer, ("no", "yes")), tmp_path / "it")
+    save_classifier(
+        Classifier(encoder(vocab_size=7, num_layers=1), tokenizer, ("no", "yes")), tmp_path / "it"
+    )
     assert {name for name, _ in _read(tmp_path / "it").said.classes} == {"no", "yes"}
 
 
@@ -101,7 +112,11 @@ def test_an_encoder_without_a_tokenizer_reads_numbers(tmp_path: Path) -> None:
 def test_a_gguf_file_without_a_tokenizer_reads_numbers(tmp_path: Path) -> None:
     write_gguf(decoder(num_layers=1), tmp_path / "a.gguf", kind="F32")
     entry = language_model(str(tmp_path / "a.gguf"), "it")
-    assert read(entry.open(), m.Ask(model="it", text=entry.card.text)).message.tokens == ["1", "2", "3"]
+    assert read(entry.open(), m.Ask(model="it", text=entry.card.text)).message.tokens == [
+        "1",
+        "2",
+        "3",
+    ]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -118,7 +133,9 @@ def test_a_directory_of_transformers(tmp_path: Path, family: str) -> None:
 @pytest.mark.parametrize("layout", ["huggingface", "openai", "glassformer", "mixtral"])
 def test_a_decoder_of_any_layout(tmp_path: Path, layout: Any) -> None:
     if layout in ("glassformer", "mixtral"):
-        decoder(vocab_size=30, num_layers=1, num_experts=3).save_pretrained(tmp_path / "it", layout=layout)
+        decoder(vocab_size=30, num_layers=1, num_experts=3).save_pretrained(
+            tmp_path / "it", layout=layout
+        )
     else:
         write_random_gpt_oss(tmp_path / "it", layout=layout)
     model = Decoder.from_pretrained(tmp_path / "it").eval()
@@ -130,21 +147,33 @@ def test_a_decoder_of_any_layout(tmp_path: Path, layout: Any) -> None:
 
 
 @pytest.mark.parametrize("folder", ["it", "it/original"])
-def test_a_released_decoder_reads_by_its_own_tokenizer(tmp_path: Path, byte_engine: Tokenizer, folder: str) -> None:
+def test_a_released_decoder_reads_by_its_own_tokenizer(
+    tmp_path: Path, byte_engine: Tokenizer, folder: str
+) -> None:
     directory = tmp_path / folder
     write_random_gpt_oss(directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=1))
-    byte_engine.save(str(tmp_path / "it" / "tokenizer.json"))  # the hub's has it above the folder of OpenAI's layout
+    byte_engine.save(
+        str(tmp_path / "it" / "tokenizer.json")
+    )  # the hub's has it above the folder of OpenAI's layout
     entry = _entry(directory)
     assert entry.card.input_help == "any text"
     assert _read(directory).tokens == list("Once␣upon␣a␣time")
     loaded = entry.open()
     assert loaded.encode("héa\n") == byte_engine.encode("héa\n").ids
-    assert read(loaded, m.Ask(model="it", text="héa\n")).message.tokens == ["h", "é 1/2", "é 2/2", "a", "⏎"]
+    assert read(loaded, m.Ask(model="it", text="héa\n")).message.tokens == [
+        "h",
+        "é 1/2",
+        "é 2/2",
+        "a",
+        "⏎",
+    ]
     assert loaded.join(loaded.encode("héa\n")) == "héa\n"
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "vocab.txt"])
-def test_our_own_decoder_reads_text_by_the_tokenizer_that_was_trained_for_it(tmp_path: Path, kind: str) -> None:
+def test_our_own_decoder_reads_text_by_the_tokenizer_that_was_trained_for_it(
+    tmp_path: Path, kind: str
+) -> None:
     decoder(vocab_size=300, num_layers=1).save_pretrained(tmp_path / "own", layout="glassformer")
     words = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nonce\nupon\na\ntime"
     if kind == "vocab.txt":
@@ -155,10 +184,14 @@ def test_our_own_decoder_reads_text_by_the_tokenizer_that_was_trained_for_it(tmp
     entry = _entry(tmp_path / "own")
     assert entry.card.input_help == "any text"
     loaded = entry.open()
-    assert loaded.encode("once upon a time") == load_subwords(tmp_path / "own").encode("once upon a time", 64)
+    assert loaded.encode("once upon a time") == load_subwords(tmp_path / "own").encode(
+        "once upon a time", 64
+    )
 
 
-def test_a_tokenizer_of_a_larger_vocabulary_is_refused(tmp_path: Path, byte_engine: Tokenizer) -> None:
+def test_a_tokenizer_of_a_larger_vocabulary_is_refused(
+    tmp_path: Path, byte_engine: Tokenizer
+) -> None:
     write_random_gpt_oss(tmp_path / "it", replace(GPT_OSS_TINY, vocab_size=250, num_layers=1))
     byte_engine.save(str(tmp_path / "it" / "tokenizer.json"))
     entry = _entry(tmp_path / "it")
@@ -168,7 +201,9 @@ def test_a_tokenizer_of_a_larger_vocabulary_is_refused(tmp_path: Path, byte_engi
 
 def test_a_dense_decoder_has_no_view_of_experts(tmp_path: Path) -> None:
     decoder(vocab_size=30, num_layers=1).save_pretrained(tmp_path / "dense", layout="glassformer")
-    decoder(vocab_size=30, num_layers=1, num_experts=3).save_pretrained(tmp_path / "sparse", layout="glassformer")
+    decoder(vocab_size=30, num_layers=1, num_experts=3).save_pretrained(
+        tmp_path / "sparse", layout="glassformer"
+    )
     cards = [_entry(tmp_path / name).card for name in ("dense", "sparse")]
     assert cards[0].views == ["flow", "attention", "sampling", "whatif", "patch"]
     assert "experts" not in cards[0].about
@@ -201,8 +236,14 @@ def test_what_is_broken_is_refused(tmp_path: Path) -> None:
     good = {"model": asdict(model.config), "data": {"kind": "recurrence", **asdict(DATA)}}
     broken: dict[str, tuple[dict[str, Any], str]] = {
         "model": ({**good, "model": {"vocab_size": 7}}, "num_layers"),
-        "unknown": ({**good, "data": {**good["data"], "colour": 3}}, r"unknown.config\.json.*colour"),
-        "recipe": ({"recipe": {"encoding": "slots", "name": "x", "steps": "many"}}, r"(?s)config\.json.*steps.*many"),
+        "unknown": (
+            {**good, "data": {**good["data"], "colour": 3}},
+            r"unknown.config\.json.*colour",
+        ),
+        "recipe": (
+            {"recipe": {"encoding": "slots", "name": "x", "steps": "many"}},
+            r"(?s)config\.json.*steps.*many",
+        ),
     }
     for name, (description, message) in broken.items():
         with refused(message):
@@ -249,15 +290,20 @@ def _expected(model: Decoder) -> float:
 def test_a_run_that_trains_on_is_read_anew(tmp_path: Path) -> None:
     """Its checkpoint of the listing goes, a best model comes, and then a better one."""
     first, second, third = (_seeded(seed) for seed in range(3))
-    run = write_run(tmp_path / "run", first, "checkpoints/step-00000010", model=asdict(CONFIG), data=RULE)
-    backend, later = _backend(run), _backend(run)
+    run = write_run(
+        tmp_path / "run", first, "checkpoints/step-00000010", model=asdict(CONFIG), data=RULE
+    )
+    backend = _backend(run)
+    later = _backend(run)
     assert _likeliest(backend) == pytest.approx(_expected(first))
     write_run(run, second, "best", model=asdict(CONFIG), data=RULE)
     shutil.rmtree(run / "checkpoints")
     assert _likeliest(backend) == _likeliest(later) == pytest.approx(_expected(second))
     write_run(run, third, "draft", model=asdict(CONFIG), data=RULE)
     shutil.rmtree(run / "best")
-    assert _likeliest(backend) == pytest.approx(_expected(second))  # in between it stays as it was read
+    assert _likeliest(backend) == pytest.approx(
+        _expected(second)
+    )  # in between it stays as it was read
     (run / "draft").rename(run / "best")
     assert _likeliest(backend) == pytest.approx(_expected(third))
 
@@ -268,7 +314,9 @@ def test_weights_of_other_widths(tmp_path: Path, dtype: torch.dtype) -> None:
     file = run / "best" / "model.safetensors"
     save_file({name: tensor.to(dtype) for name, tensor in load_file(file).items()}, file)
     wanted = _seeded(0)
-    wanted.load_state_dict({name: tensor.to(dtype).float() for name, tensor in wanted.state_dict().items()})
+    wanted.load_state_dict(
+        {name: tensor.to(dtype).float() for name, tensor in wanted.state_dict().items()}
+    )
     assert _likeliest(_backend(run)) == pytest.approx(_expected(wanted))
 
 
@@ -299,7 +347,9 @@ SIZES: dict[str, Any] = {"hidden_dim": 8, "ff_dim": 8, "num_heads": 2, "head_dim
         ({"vocab_size": 10**9}, "instead of"),
     ],
 )
-def test_a_configuration_of_another_model_is_refused_at_once(tmp_path: Path, change: Any, message: str) -> None:
+def test_a_configuration_of_another_model_is_refused_at_once(
+    tmp_path: Path, change: Any, message: str
+) -> None:
     run = write_run(tmp_path / "run", _seeded(0), model=asdict(CONFIG) | change, data=RULE)
     backend = _backend(run)
     with refused(message):
@@ -328,7 +378,9 @@ def test_the_stamp_follows_the_files(tmp_path: Path) -> None:
     stamps.append(stamp_of(run))
     assert len(set(stamps)) == 4
     assert stored_models.run_weights(run) == run / "best"
-    (run / "best").rename(run / ".best.glassformer-replaced")  # a process died while it replaced them
+    (run / "best").rename(
+        run / ".best.glassformer-replaced"
+    )  # a process died while it replaced them
     assert stored_models.run_weights(run) == run / ".best.glassformer-replaced"
 
 

@@ -16,7 +16,12 @@ from glassformer.explorer.answers.attention import measures, weights
 from glassformer.explorer.answers.forward import read
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.answers.sampling import next_token, steps
-from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedModel, final_logits, last_logits
+from glassformer.explorer.loading.loaded_model import (
+    LoadedDecoder,
+    LoadedModel,
+    final_logits,
+    last_logits,
+)
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.handcraft.designs import design
 from glassformer.handcraft.tasks import TASKS
@@ -41,7 +46,9 @@ def _encoder(num_classes: int | None = 2) -> Encoder:
     return encoder(vocab_size=TOKENIZER.vocab_size, max_seq_len=6, num_classes=num_classes)
 
 
-@pytest.mark.parametrize("text", ["3 1 4", [3, 1, 4], torch.tensor([3, 1, 4]), torch.tensor([[3, 1, 4]])])
+@pytest.mark.parametrize(
+    "text", ["3 1 4", [3, 1, 4], torch.tensor([3, 1, 4]), torch.tensor([[3, 1, 4]])]
+)
 def test_a_decoder_of_ours(text: Any) -> None:
     loaded = wrap_model(_decoder(num_experts=3, max_seq_len=8), text)
     assert loaded.card.views == ["flow", "attention", "sampling", "experts", "whatif", "patch"]
@@ -65,7 +72,11 @@ def test_a_classifier_and_an_encoder_with_its_tokenizer() -> None:
     assert len(_read(loaded).tokens) == 6  # as many as it reads
     with refused("8 tokens"):  # what follows a part of the text is not what follows it
         wrap_model(_decoder(TOKENIZER.vocab_size, max_seq_len=6), loaded.card.text, TOKENIZER)
-    assert _read(wrap_model(_encoder(), "a good film", TOKENIZER)).said.classes[0][0].startswith("class ")
+    assert (
+        _read(wrap_model(_encoder(), "a good film", TOKENIZER))
+        .said.classes[0][0]
+        .startswith("class ")
+    )
 
 
 def test_a_classifier_reads_as_much_of_a_text_as_it_does_without_the_page() -> None:
@@ -73,12 +84,15 @@ def test_a_classifier_reads_as_much_of_a_text_as_it_does_without_the_page() -> N
     classifier = Classifier(long, TOKENIZER, ("no", "yes"))
     text = "good film " * 60 + "bad " * 120
     said = dict(_read(wrap_model(classifier, text)).said.classes)
-    assert [said["no"], said["yes"]] == pytest.approx(classifier.probabilities([text])[0].tolist(), abs=1e-5)
+    assert [said["no"], said["yes"]] == pytest.approx(
+        classifier.probabilities([text])[0].tolist(), abs=1e-5
+    )
 
 
 def test_a_text_that_grows_past_the_border_of_long_factors_is_read_anew() -> None:
     model = decoder(head_dim=4, rope_scaling=LongRope((1.0,) * 2, (4.0,) * 2, 5)).eval()
-    loaded, text = wrap_model(model, [1, 2]), [3, 1, 4, 1]
+    loaded = wrap_model(model, [1, 2])
+    text = [3, 1, 4, 1]
     for token in (5, 9, 2):
         text.append(token)
         found = last_logits(loaded, text)
@@ -147,7 +161,9 @@ def test_models_of_transformers(family: str) -> None:
         assert {name for name, _ in run.said.classes} == {"LABEL_0", "LABEL_1"}
 
 
-@pytest.mark.parametrize("kind", [{"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"}])
+@pytest.mark.parametrize(
+    "kind", [{"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"}]
+)
 def test_a_score_and_labels_of_their_own_are_no_classes(kind: dict[str, Any]) -> None:
     config = bert(**kind).config
     loaded = wrap_model(transformers.BertForSequenceClassification(config), [1, 2, 3])
@@ -156,7 +172,9 @@ def test_a_score_and_labels_of_their_own_are_no_classes(kind: dict[str, Any]) ->
 
 
 def test_labels_of_tokens_are_no_next_tokens() -> None:
-    loaded = wrap_model(transformers.GPT2ForTokenClassification(gpt2(num_labels=3).config), [1, 2, 3])
+    loaded = wrap_model(
+        transformers.GPT2ForTokenClassification(gpt2(num_labels=3).config), [1, 2, 3]
+    )
     assert loaded.card.views == ["attention"]
     assert _read(loaded).said.headline == "a vector for each token"
 
@@ -180,14 +198,18 @@ def test_without_a_text_there_is_one_that_suits(model: Any, tokenizer: Any) -> N
 
 
 def _letters(*, begins: bool = False) -> Any:
-    """A tokenizer of transformers whose tokens are letters, with an end, and a beginning that it may add by itself."""
+    """A tokenizer of transformers whose tokens are letters, with an end, and a beginning that it
+    may add by itself.
+    """
     vocabulary = {name: place for place, name in enumerate(["<bos>", "<eos>", *"abcdefgh", "?"])}
     engine = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token="?"))
     engine.decoder = tokenizers.decoders.Fuse()
     if begins:
         added = {"single": "<bos> $A", "special_tokens": [("<bos>", 0)]}
         engine.post_processor = tokenizers.processors.TemplateProcessing(**added)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=engine, bos_token="<bos>", eos_token="<eos>")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=engine, bos_token="<bos>", eos_token="<eos>"
+    )
 
 
 @pytest.mark.parametrize("begins", [False, True])
@@ -204,8 +226,16 @@ def test_steps_after_a_special_token_are_the_same_one_by_one(begins: bool) -> No
 
 
 def test_tokens_are_those_that_are_read() -> None:
-    assert _read(wrap_model(_decoder(), [0, 2, 3], _letters(begins=True))).tokens == ["<bos>", "a", "b"]
-    assert _read(wrap_model(_decoder(), np.array([2, 1, 3]), _letters())).tokens == ["a", "<eos>", "b"]
+    assert _read(wrap_model(_decoder(), [0, 2, 3], _letters(begins=True))).tokens == [
+        "<bos>",
+        "a",
+        "b",
+    ]
+    assert _read(wrap_model(_decoder(), np.array([2, 1, 3]), _letters())).tokens == [
+        "a",
+        "<eos>",
+        "b",
+    ]
     with refused(r"\[2, 3\], whose text 'ab' is read as \[0, 2, 3\]"):
         wrap_model(_decoder(), [2, 3], _letters(begins=True))
     assert _read(wrap_model(_encoder(), [2, 4], TOKENIZER)).tokens == ["<CLS>", "good"]
@@ -233,7 +263,12 @@ def test_whatever_has_logits_tells_the_next_token() -> None:
         (_decoder(), "", {}, "a text of 0 characters"),
         (_decoder(), "1", {"source": [1]}, "a source for"),
         (design(TASKS["unique"]()), "A", {"source": [1]}, "a source for a Design"),
-        (Classifier(_encoder(), TOKENIZER, ("no", "yes")), "a", {"tokenizer": TOKENIZER}, "a tokenizer for a Class"),
+        (
+            Classifier(_encoder(), TOKENIZER, ("no", "yes")),
+            "a",
+            {"tokenizer": TOKENIZER},
+            "a tokenizer for a Class",
+        ),
         (_decoder(), "1", {"tokenizer": 3}, "a tokenizer of type int"),
         (_decoder(max_seq_len=2), [1, 2, 3], {}, "3 numbers"),
     ],
@@ -257,11 +292,15 @@ def test_the_last_logits_are_those_of_the_whole_text(by_name: dict[str, LoadedMo
         whole = loaded.model(torch.tensor([[1, 2, 3, 4, 5, 6]]))
     for text in ([1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6], [2], [1, 2, 3, 4]):
         expected = loaded.model(torch.tensor([[2]])) if text == [2] else whole[:, : len(text)]
-        torch.testing.assert_close(last_logits(loaded, text), expected[0, -1].detach(), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            last_logits(loaded, text), expected[0, -1].detach(), atol=1e-5, rtol=0
+        )
 
 
 @pytest.mark.parametrize("output", [None, "hidden"])
-def test_a_model_without_logits_has_none(by_name: dict[str, LoadedModel], output: str | None) -> None:
+def test_a_model_without_logits_has_none(
+    by_name: dict[str, LoadedModel], output: str | None
+) -> None:
     class Bare(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

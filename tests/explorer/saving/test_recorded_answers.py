@@ -14,7 +14,9 @@ from glassformer.explorer.state import State, changed
 
 
 def recorded(backend: Backend, *, computes: bool = False, **values: object) -> Record:
-    return record(backend, page_state(changed(State(), values), backend.catalogue().models), computes=computes)
+    return record(
+        backend, page_state(changed(State(), values), backend.catalogue().models), computes=computes
+    )
 
 
 def calls(backend: Backend, *, computes: bool = False, **values: object) -> dict[str, list[Any]]:
@@ -54,9 +56,19 @@ def test_cross_attention_is_recorded_in_the_order_that_is_shown() -> None:
 
 
 def test_the_sampling_rule_of_the_state(small_backend: Backend) -> None:
-    asked = calls(small_backend, model="decoder", view="sampling", text="1 2", temperature=0.5, top_k=3, top_p=0.9)
+    asked = calls(
+        small_backend,
+        model="decoder",
+        view="sampling",
+        text="1 2",
+        temperature=0.5,
+        top_k=3,
+        top_p=0.9,
+    )
     assert set(asked) == {"run", "next"}
-    assert asked["next"] == [m.AskNext(model="decoder", text="1 2", temperature=0.5, top_k=3, top_p=0.9)]
+    assert asked["next"] == [
+        m.AskNext(model="decoder", text="1 2", temperature=0.5, top_k=3, top_p=0.9)
+    ]
 
 
 def test_experts_are_recorded_where_they_are_shown(by_name: dict[str, LoadedModel]) -> None:
@@ -70,16 +82,28 @@ def test_a_refused_answer_is_kept_as_one() -> None:
     cells = {"Km.0.0": "1e300", "Qm.0.0": "1e300"}
     for view, refused in (("design", ["run", "check"]), ("attention", ["run"])):
         kept = recorded(bundle("identity"), view=view, text="AB", cells=cells)
-        assert [each.call for each in kept.answers if isinstance(each.answer, InputError)] == refused
+        assert [
+            each.call for each in kept.answers if isinstance(each.answer, InputError)
+        ] == refused
 
 
 def test_attention_is_of_the_stack_and_the_heads_that_are_shown(small_backend: Backend) -> None:
     asked = calls(small_backend, model="decoder", view="attention", text="1 2")
     assert set(asked) == {"run", "measures", "detect"}
-    kept = recorded(small_backend, model="decoder", view="attention", text="1 2 3", layer=1, head=0, versus=(0, 1))
+    kept = recorded(
+        small_backend,
+        model="decoder",
+        view="attention",
+        text="1 2 3",
+        layer=1,
+        head=0,
+        versus=(0, 1),
+    )
     assert [(each["layer"], each["head"]) for each in kept.matrices] == [(1, 0), (0, 1)]
     assert kept.rows == []
-    kept = recorded(small_backend, model="decoder", view="attention", text="1 2 3", shape="layers", pin=1)
+    kept = recorded(
+        small_backend, model="decoder", view="attention", text="1 2 3", shape="layers", pin=1
+    )
     assert [each["asked"]["query"] for each in kept.rows] == [1]
     assert kept.matrices == []
 
@@ -91,15 +115,24 @@ def test_what_the_strongest_heads_read_is_shown_in_flow() -> None:
     assert all(each.request.other is None for each in kept.answers[1:])
     heads = [each for each in kept.answers[-1].answer.parts if each.kind == "head"]
     strongest = sorted(heads, key=lambda each: abs(each.value))[-5:]
-    asked = [(each["asked"]["layer"], each["asked"]["head"], each["asked"]["query"]) for each in kept.rows]
-    assert sorted(asked) == sorted((each.layer, each.number, 5) for each in strongest)  # after the start token
+    asked = [
+        (each["asked"]["layer"], each["asked"]["head"], each["asked"]["query"])
+        for each in kept.rows
+    ]
+    assert sorted(asked) == sorted(
+        (each.layer, each.number, 5) for each in strongest
+    )  # after the start token
 
 
 def test_a_changed_model_is_recorded_as_it_is_shown(small_backend: Backend) -> None:
     head = m.RemovedHead(part="self", layer=1, head=0)
     values: dict[str, Any] = {"removed": [head.model_dump()], "place": 70, "target": 3, "other": 4}
     values |= {"model": "decoder", "view": "whatif", "text": " ".join(["1", "2", "3"] * 30)}
-    about: dict[str, Any] = {"ask": m.Ask(model="decoder", text=values["text"]), "place": 70, "target": 3}
+    about: dict[str, Any] = {
+        "ask": m.Ask(model="decoder", text=values["text"]),
+        "place": 70,
+        "target": 3,
+    }
     asked = calls(small_backend, **values)
     assert set(asked) == {"run", "whatif", "sweep", "contributions", "measures", "detect"}
     assert asked["whatif"] == [m.AskWhatIf(**about, other=4, removed=[head])]
@@ -108,7 +141,10 @@ def test_a_changed_model_is_recorded_as_it_is_shown(small_backend: Backend) -> N
     assert len(recorded(small_backend, **values).matrices) == 1
     asked = calls(small_backend, **values, tool="lens")
     assert set(asked) == {"run", "whatif", "sweep", "contributions", "lens"}
-    assert asked["lens"] == [m.AskLens(**about, first=64), m.AskLens(**about | {"target": 4}, first=64)]
+    assert asked["lens"] == [
+        m.AskLens(**about, first=64),
+        m.AskLens(**about | {"target": 4}, first=64),
+    ]
     asked = calls(small_backend, **values | {"other": 3}, tool="steering")
     assert set(asked) == {"run", "whatif", "sweep", "contributions"}
     assert asked["contributions"][0].other is None  # nothing is subtracted from itself

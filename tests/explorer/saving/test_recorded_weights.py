@@ -49,7 +49,13 @@ def test_numbers_come_back_bit_for_bit(numbers: list[float]) -> None:
 def test_every_weight_of_the_heads_that_are_shown_is_in_the_file(
     small_backend: Backend, by_name: dict[str, LoadedModel]
 ) -> None:
-    state = {"model": "decoder", "view": "attention", "layer": "1", "head": "0", "versus": '{"layer":0,"head":1}'}
+    state = {
+        "model": "decoder",
+        "view": "attention",
+        "layer": "1",
+        "head": "0",
+        "versus": '{"layer":0,"head":1}',
+    }
     saved = held(small_backend, text="1 2 3 4 5 6 7", **state)
     loaded = by_name["decoder"]
     with capture(loaded.model, what="weights") as seen:
@@ -63,14 +69,18 @@ def test_every_weight_of_the_heads_that_are_shown_is_in_the_file(
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_long_texts_are_held_in_overview(monkeypatch: pytest.MonkeyPatch, small_backend: Backend) -> None:
+def test_long_texts_are_held_in_overview(
+    monkeypatch: pytest.MonkeyPatch, small_backend: Backend
+) -> None:
     state = {"model": "decoder", "view": "attention", "text": " ".join(["1 2 3 4 5"] * 10)}
     whole = held(small_backend, **state)
     assert (whole["matrices"][0]["level"], whole["left_out"]) == (0, [])
     monkeypatch.setattr("glassformer.explorer.saving.recorded_weights.MOST_WEIGHTS", 2 * 25 * 25)
     saved = held(small_backend, **state, versus='{"layer":1,"head":1}')
     assert [each["level"] for each in saved["matrices"]] == [1, 1]
-    assert saved["left_out"] == ["The text is long: its attention is held as an overview, without single weights."]
+    assert saved["left_out"] == [
+        "The text is long: its attention is held as an overview, without single weights."
+    ]
     exact = unpacked(whole["matrices"][0]["numbers"]).reshape(25, 2, 25, 2)
     found = unpacked(saved["matrices"][0]["numbers"]).reshape(25, 25)
     assert found.tolist() == exact.max(axis=(1, 3)).tolist()
@@ -81,5 +91,7 @@ def test_a_matrix_is_put_together_from_its_tiles(small_backend: Backend) -> None
     whole = matrix(small_backend, run, run.attentions[0], 0, 0)
     assert whole.shape == (10, 10)
     halved = matrix(small_backend, run, run.attentions[0], 0, 0, level=2)
-    expected = [[whole[r : r + 4, c : c + 4].max() for c in range(0, 10, 4)] for r in range(0, 10, 4)]
+    expected = [
+        [whole[r : r + 4, c : c + 4].max() for c in range(0, 10, 4)] for r in range(0, 10, 4)
+    ]
     assert halved.tolist() == expected

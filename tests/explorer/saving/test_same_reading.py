@@ -1,4 +1,5 @@
-"""The page and Python read an address alike: the state, the edited weights, and the request for the run.
+"""The page and Python read an address alike: the state, the edited weights, and the request for the
+run.
 
 Otherwise a saved page lacks the answers that it asks for. The page's side runs in Node.
 """
@@ -57,7 +58,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     script = tmp_path_factory.mktemp("page") / "page.cjs"
     build = [str(esbuild), "--bundle", "--platform=node", "--format=cjs", f"--outfile={script}"]
     subprocess.run(build, input=SCRIPT, cwd=WEB / "src", capture_output=True, text=True, check=True)
-    with subprocess.Popen([node, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [node, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
 
         def ask(name: str, asked: Any) -> Any:
             process.stdin.write(json.dumps({"name": name, "asked": asked}) + "\n")
@@ -77,25 +80,57 @@ DESIGN = HeadWeightsMessage(
 WITHOUT_POSITIONS = HeadWeightsMessage(Km=[[1.0]], Qm=[[2.0]], Vm=[[1.0]])
 
 numbers = st.sampled_from(
-    ["2", "-0.5", "1e3", " 7 ", "", "x", "1,5", "\u22122", "1e\u22123", "1e\u2212", "+.5", "5.", "1e999", "1e300", "-0"]
+    [
+        "2",
+        "-0.5",
+        "1e3",
+        " 7 ",
+        "",
+        "x",
+        "1,5",
+        "\u22122",
+        "1e\u22123",
+        "1e\u2212",
+        "+.5",
+        "5.",
+        "1e999",
+        "1e300",
+        "-0",
+    ]
 ) | st.text(alphabet="0123456789.eE+-\u2212 \t\n\u00a0\x1c\ufeff_x", max_size=45)
 addresses = (
     st.from_regex(r"(Km|Qm|Vm|pos)\.[0-4]\.[0-3]", fullmatch=True)
     | st.from_regex(r"[KQVX]m?\.{0,2}[0-9 x]{0,3}\.?[0-9\n-]{0,3}", fullmatch=True)
-    | st.sampled_from(["Km..1", "Km.1.", "Km.01.1", "Km.1.1.1", "pos.0", "size", "toString", "__proto__", "Km.9.9"])
+    | st.sampled_from(
+        [
+            "Km..1",
+            "Km.1.",
+            "Km.01.1",
+            "Km.1.1.1",
+            "pos.0",
+            "size",
+            "toString",
+            "__proto__",
+            "Km.9.9",
+        ]
+    )
 )
 sizes = st.dictionaries(
     st.sampled_from(["size.qk", "size.pos", "size.len"]),
     st.sampled_from(["0", "1", "2", "3", "03", "99", "999", "1000", "x", "", " 1", "1\n", "-1"]),
 )
-edits = st.builds(lambda one, other: {**one, **other}, st.dictionaries(addresses, numbers, max_size=6), sizes)
+edits = st.builds(
+    lambda one, other: {**one, **other}, st.dictionaries(addresses, numbers, max_size=6), sizes
+)
 
 leaves = (
     st.none()
     | st.booleans()
     | st.integers()
     | st.integers(-1, 5)
-    | st.sampled_from([255, 256, 4095, 4096, 65_536, 2**53 - 1, 2**53, 10**400, 3.0, 0.5, -0.0, 1e400])
+    | st.sampled_from(
+        [255, 256, 4095, 4096, 65_536, 2**53 - 1, 2**53, 10**400, 3.0, 0.5, -0.0, 1e400]
+    )
     | st.floats()
     | st.text(max_size=3)
     | st.sampled_from(["self", "cross", "x" * 81, "\U0001f600" * 80, "\ud800"])
@@ -104,18 +139,39 @@ values = st.recursive(
     leaves,
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["layer", "head", "query", "key", "size", "more", "__proto__"]), inner)
+        | st.dictionaries(
+            st.sampled_from(["layer", "head", "query", "key", "size", "more", "__proto__"]), inner
+        )
     ),
     max_leaves=6,
 )
-places = st.fixed_dictionaries({"layer": st.integers(-1, 4), "head": st.integers(0, 4) | st.just(2.0)})
+places = st.fixed_dictionaries(
+    {"layer": st.integers(-1, 4), "head": st.integers(0, 4) | st.just(2.0)}
+)
 windows = st.fixed_dictionaries(
     {"query": st.integers(-1, 4), "key": st.integers(0, 5000), "size": st.integers(0, 5000)}
 )
-odd_texts = ("", "matrix", "design", "cross", '"cross"', "all", "sink", "01", "1.", "1e2", "NaN", "[1,]", "{}", "AB")
+odd_texts = (
+    "",
+    "matrix",
+    "design",
+    "cross",
+    '"cross"',
+    "all",
+    "sink",
+    "01",
+    "1.",
+    "1e2",
+    "NaN",
+    "[1,]",
+    "{}",
+    "AB",
+)
 texts = st.sampled_from([*odd_texts, "\ufeff1", " 1\n"]) | st.text(max_size=4)
 jsons = st.builds(json.dumps, values | places | windows | edits, ensure_ascii=st.booleans())
-words = st.dictionaries(st.sampled_from([*NAMES, *NAMES.values(), "toString", "__proto__"]), texts | jsons, max_size=6)
+words = st.dictionaries(
+    st.sampled_from([*NAMES, *NAMES.values(), "toString", "__proto__"]), texts | jsons, max_size=6
+)
 
 
 @example({"part": "cross"})
@@ -123,7 +179,9 @@ words = st.dictionaries(st.sampled_from([*NAMES, *NAMES.values(), "toString", "_
 @example({"temperature": "1e400", "topP": "true", "source": '["\\ud800"]'})
 @example({"cells": '{"Km.0.0":"\\ud800"}'})
 @example({"cells": '{"\\ud800":"1"}'})
-@example({"order": "[0,0]", "toString": "1", "topK": "0", "window": '{"query":0,"key":0,"size":4097}'})
+@example(
+    {"order": "[0,0]", "toString": "1", "topK": "0", "window": '{"query":0,"key":0,"size":4097}'}
+)
 @given(words)
 @settings(max_examples=100, deadline=None)
 def test_the_state(page: Page, words: dict[str, str]) -> None:
@@ -147,7 +205,9 @@ def test_the_edited_weights(page: Page, design: HeadWeightsMessage, cells: dict[
     assert edited(design, cells).model_dump() == read
 
 
-odd_orders = st.sampled_from(["[4,3,2,1,0]", "[0,1,2,3,4]", "[1,0]", "[1.0,0]", "[]", "[0,0]", "[9]", "null"])
+odd_orders = st.sampled_from(
+    ["[4,3,2,1,0]", "[0,1,2,3,4]", "[1,0]", "[1.0,0]", "[]", "[0,0]", "[9]", "null"]
+)
 asked = st.fixed_dictionaries(
     {"model": st.sampled_from(["identity", "lookup", "decoder", ""])},
     optional={

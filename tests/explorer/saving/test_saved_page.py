@@ -81,29 +81,44 @@ def test_a_title_cannot_hold_markup(by_name: dict[str, LoadedModel]) -> None:
     assert len(parts.attributes("script")) == 2
 
 
-def test_nothing_but_its_own_code_may_run_and_nothing_may_be_fetched(small_backend: Backend) -> None:
+def test_nothing_but_its_own_code_may_run_and_nothing_may_be_fetched(
+    small_backend: Backend,
+) -> None:
     parts = of(small_backend, model="unique")
-    metas = {each.get("http-equiv"): each["content"] for each in parts.attributes("meta") if "content" in each}
+    metas = {
+        each.get("http-equiv"): each["content"]
+        for each in parts.attributes("meta")
+        if "content" in each
+    }
     policy = metas["Content-Security-Policy"] or ""
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
     assert "connect-src" not in rules
-    for name, code in (("script-src", parts.texts["script"][1]), ("style-src", parts.texts["style"][0])):
+    for name, code in (
+        ("script-src", parts.texts["script"][1]),
+        ("style-src", parts.texts["style"][0]),
+    ):
         digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
         assert rules[name] == f"'sha256-{digest}'"
     for _, attributes in parts.elements:
-        assert all((attributes.get(name, "data:") or "").startswith("data:") for name in ("src", "href"))
+        assert all(
+            (attributes.get(name, "data:") or "").startswith("data:") for name in ("src", "href")
+        )
 
 
 @pytest.mark.parametrize("model", ["identity", "decoder", "lookup"])
-def test_equal_states_give_equal_files(small_backend: Backend, loaded_models: list[LoadedModel], model: str) -> None:
+def test_equal_states_give_equal_files(
+    small_backend: Backend, loaded_models: list[LoadedModel], model: str
+) -> None:
     ask = from_words({"model": model})
     assert page(small_backend, ask) == page(Backend(loaded_models), ask)
 
 
 def test_it_is_written_whole(small_backend: Backend, tmp_path: Path) -> None:
     path = save(small_backend, State(model="identity"), tmp_path / "new" / "page.html")
-    assert path.read_text(encoding="utf-8") == page(small_backend, from_words({"model": "identity"}))
+    assert path.read_text(encoding="utf-8") == page(
+        small_backend, from_words({"model": "identity"})
+    )
     assert [each.name for each in path.parent.iterdir()] == ["page.html"]
     with refused("which is a directory"):
         save(small_backend, State(model="identity"), tmp_path)
@@ -116,7 +131,9 @@ def test_what_cannot_be_saved(small_backend: Backend) -> None:
         of(small_backend, model="identity", text="Z", cells='{"Km.0.0": "2"}')
 
 
-def test_pages_that_were_never_built(monkeypatch: pytest.MonkeyPatch, small_backend: Backend, tmp_path: Path) -> None:
+def test_pages_that_were_never_built(
+    monkeypatch: pytest.MonkeyPatch, small_backend: Backend, tmp_path: Path
+) -> None:
     monkeypatch.setattr("glassformer.explorer.saving.saved_page.PAGE", tmp_path)
     with refused(fix=re.escape("Run 'make page'.")):
         of(small_backend, model="identity")

@@ -25,14 +25,19 @@ def rotated(x: Tensor, base: float = 10000.0) -> Tensor:
     """Rotary embedding as multiplication of complex numbers, half-split."""
     half = x.shape[-1] // 2
     angles = torch.outer(torch.arange(x.shape[-2]), base ** (-torch.arange(half) / half))
-    turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)
+    turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(
+        torch.ones_like(angles), angles
+    )
     return torch.cat([turned.real, turned.imag], dim=-1)
 
 
-def by_hand(q: Tensor, k: Tensor, v: Tensor, key_weights: Tensor, scale: float, mask: Tensor) -> Tensor:
+def by_hand(
+    q: Tensor, k: Tensor, v: Tensor, key_weights: Tensor, scale: float, mask: Tensor
+) -> Tensor:
     """The course's seven steps, head by head."""
     output = torch.empty_like(q)
-    q, k = rotated(q), rotated(k)
+    q = rotated(q)
+    k = rotated(k)
     for head in range(q.shape[1]):
         group = head // (q.shape[1] // k.shape[1])
         scores = scale * q[:, head] @ (key_weights[head] * k[:, group]).mT
@@ -57,14 +62,18 @@ def inputs(length: int, heads: int = 4, kv_heads: int = 2, head_dim: int = 8) ->
     kv_heads=st.sampled_from([1, 2, 4]),
     kind=st.sampled_from(["causal", "boolean", "additive"]),
 )
-def test_attention_is_the_courses_formula_with_any_mask(length: int, seed: int, kv_heads: int, kind: str) -> None:
+def test_attention_is_the_courses_formula_with_any_mask(
+    length: int, seed: int, kv_heads: int, kind: str
+) -> None:
     torch.manual_seed(seed)
     q, k, v, weights = inputs(length, kv_heads=kv_heads)
     mask = (torch.rand(length, length) < 0.5) | torch.eye(length, dtype=torch.bool)
     mask = band(length) if kind == "causal" else mask
     added = torch.zeros(length, length).masked_fill(~mask, -math.inf)
     given = {"causal": None, "boolean": mask, "additive": added}[kind]
-    found = lab.calculate_attention(q, k, v, weights, lab.RotaryPositionalEmbedding(8), 0.3, CPU, given)
+    found = lab.calculate_attention(
+        q, k, v, weights, lab.RotaryPositionalEmbedding(8), 0.3, CPU, given
+    )
     torch.testing.assert_close(found, by_hand(q, k, v, weights, 0.3, mask), atol=1e-5, rtol=1e-5)
 
 
@@ -74,11 +83,14 @@ def test_a_window_sees_the_token_and_as_many_before_it(length: int, window_size:
     q, k, v, weights = inputs(length)
     rope = lab.RotaryPositionalEmbedding(8)
     found = lab.calculate_sliding_attention(q, k, v, weights, rope, 0.3, CPU, window_size)
-    torch.testing.assert_close(found, by_hand(q, k, v, weights, 0.3, band(length, window_size)), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found, by_hand(q, k, v, weights, 0.3, band(length, window_size)), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_rotary_tables_are_computed_in_advance_and_change_nothing() -> None:
-    short, x = lab.RotaryPositionalEmbedding(8, 4), torch.randn(1, 2, 6, 8)
+    short = lab.RotaryPositionalEmbedding(8, 4)
+    x = torch.randn(1, 2, 6, 8)
     assert short.cos.shape == short.sin.shape == (4, 4)
     assert torch.equal(short(x), RotaryEmbedding(8)(x))
     assert torch.equal(short(x[:, :, :2], 2), RotaryEmbedding(8)(x[:, :, :2], 2))
@@ -91,7 +103,14 @@ def test_no_fused_kernel_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
         lab.SWAttention(8, 2, 4, 2)(torch.randn(1, 5, 8))
 
 
-SIZES = {"vocab_size": 11, "n_layers": 4, "hidden_dim": 16, "ff_dim": 24, "num_heads": 4, "head_dim": 4}
+SIZES = {
+    "vocab_size": 11,
+    "n_layers": 4,
+    "hidden_dim": 16,
+    "ff_dim": 24,
+    "num_heads": 4,
+    "head_dim": 4,
+}
 WINDOW = {"use_sliding_window_alternating": True, "window_size": 3}
 MIXTURE = {"use_moe": True, "num_experts": 3, "top_k": 2}
 VARIANTS = [{}, {"num_kv_heads": 2}, WINDOW, MIXTURE, {"num_kv_heads": 1, **WINDOW, **MIXTURE}]
@@ -108,7 +127,9 @@ def model(**changes: Any) -> lab.Transformer:
 def test_logits_are_those_of_the_decoder_with_the_same_weights(changes: dict[str, Any]) -> None:
     course = model(**changes)
     tokens = torch.randint(11, (3, 12))
-    torch.testing.assert_close(course.decoder().eval()(tokens), course(tokens), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        course.decoder().eval()(tokens), course(tokens), atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
@@ -117,7 +138,9 @@ def test_initial_weights_are_drawn_as_those_of_the_decoder(changes: dict[str, An
     weights = Decoder(course.config).state_dict()
     assert course.decoder().state_dict().keys() == weights.keys()
     for name, weight in course.decoder().state_dict().items():
-        assert float(weight.std()) == pytest.approx(float(weights[name].std()), rel=0.2, abs=1e-6), name
+        assert float(weight.std()) == pytest.approx(
+            float(weights[name].std()), rel=0.2, abs=1e-6
+        ), name
 
 
 def test_layers_are_of_the_courses_classes() -> None:
@@ -131,7 +154,8 @@ def test_layers_are_of_the_courses_classes() -> None:
     assert isinstance(model().layers[0].ffn, lab.SwiGLUFeedForward)
 
 
-ATTENTION, BLOCK = "hidden_dim num_heads head_dim", "hidden_dim ff_dim num_heads head_dim"
+ATTENTION = "hidden_dim num_heads head_dim"
+BLOCK = "hidden_dim ff_dim num_heads head_dim"
 OPTIONS = "window_size use_moe num_experts top_k num_kv_heads"
 
 
@@ -160,9 +184,16 @@ def test_the_library_generates_the_same_with_a_cache() -> None:
 def test_impossible_arguments_are_refused() -> None:
     q, k, v, weights = inputs(3)
     with refused("window_size = -2"):
-        lab.calculate_sliding_attention(q, k, v, weights, lab.RotaryPositionalEmbedding(8), 0.3, CPU, -2)
+        lab.calculate_sliding_attention(
+            q, k, v, weights, lab.RotaryPositionalEmbedding(8), 0.3, CPU, -2
+        )
     with refused("num_kv_heads = 3"):
         lab.GroupedQueryAttention(8, 4, 4, 3)
-    for changes in ({"num_heads": 3, "num_kv_heads": 2}, {"head_dim": 5}, {**MIXTURE, "top_k": 4}, {"n_layers": 0}):
+    for changes in (
+        {"num_heads": 3, "num_kv_heads": 2},
+        {"head_dim": 5},
+        {**MIXTURE, "top_k": 4},
+        {"n_layers": 0},
+    ):
         with pytest.raises(InputError):
             lab.Transformer(**{**SIZES, **changes})

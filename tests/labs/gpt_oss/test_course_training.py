@@ -22,7 +22,9 @@ class Increment(nn.Module):
 
 
 def data() -> list[tuple[Tensor, Tensor]]:
-    """Two batches of different sizes; the increment is right at positions 0 and 2, half of the time at 1."""
+    """Two batches of different sizes; the increment is right at positions 0 and 2, half of the time
+    at 1.
+    """
     x = torch.randint(5, (6, 3))
     y = (x + 1) % 5
     y[::2, 1] = x[::2, 1]
@@ -37,7 +39,8 @@ def test_accuracy_counts_every_token_of_every_batch_once() -> None:
 
 
 def test_training_takes_a_gradient_step_of_the_mean_cross_entropy_for_each_batch() -> None:
-    model, twin = Increment(), Increment()
+    model = Increment()
+    twin = Increment()
     calls: list[tuple[int, bool]] = []
 
     def evaluate(epoch: int, given: nn.Module) -> None:
@@ -47,7 +50,9 @@ def test_training_takes_a_gradient_step_of_the_mean_cross_entropy_for_each_batch
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     batches = data()
-    means = lab.train(model=model, optimizer=optimizer, dataloader=batches, eval_fn=evaluate, num_epochs=2)
+    means = lab.train(
+        model=model, optimizer=optimizer, dataloader=batches, eval_fn=evaluate, num_epochs=2
+    )
     losses = []
     for x, y in batches * 2:
         loss = -twin(x).log_softmax(-1).gather(-1, y[..., None]).mean()

@@ -1,4 +1,6 @@
-"""The cells that the document forbids to modify, in place of the library's data: the same accuracy within noise."""
+"""The cells that the document forbids to modify, in place of the library's data: the same accuracy
+within noise.
+"""
 
 import re
 from pathlib import Path
@@ -30,14 +32,20 @@ RECIPE = TrainingConfig(
     seed=0,
 )
 SEEDS_DIFFER_BY = 0.08
-"""Four standard deviations of the difference of two trainings: six, three on either data, ended at 0.649 to 0.690."""
+"""Four standard deviations of the difference of two trainings: six, three on either data, ended at
+0.649 to 0.690.
+"""
 
 
 @pytest.fixture(scope="module")
 def document(documents: Path) -> dict[str, Any]:
     """What the document's cells define, run as they stand."""
     text = (documents / "gpt_oss.txt").read_text(encoding="utf-8")
-    cells = re.findall(rf"^{re.escape(MARK)}(.*?)(?=^{re.escape(MARK)}|^#{{2,5}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    cells = re.findall(
+        rf"^{re.escape(MARK)}(.*?)(?=^{re.escape(MARK)}|^#{{2,5}} |\Z)",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
     assert len(cells) == text.count(MARK) == 4
     np.random.seed(0)  # noqa: NPY002 - the document's cells draw from the global generator
     names: dict[str, Any] = {}
@@ -56,7 +64,12 @@ def tokens_of(dataset: Any) -> Tensor:
 def trained(tokens: Tensor, test_tokens: Tensor) -> nn.Module:
     torch.manual_seed(0)
     model = Transformer(**COURSE_MODEL)
-    task = NextTokenTask(EpochBatches({"tokens": tokens}, seed=0), test_tokens, metric="accuracy", evaluation_batch=250)
+    task = NextTokenTask(
+        EpochBatches({"tokens": tokens}, seed=0),
+        test_tokens,
+        metric="accuracy",
+        evaluation_batch=250,
+    )
     train(model, task, RECIPE, progress=False)
     return model.eval()
 
@@ -68,25 +81,35 @@ def accuracies(model: nn.Module, tokens: Tensor) -> np.ndarray:
 
 
 def same_mean(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether the means of two samples differ by less than four standard errors of their difference."""
+    """Whether the means of two samples differ by less than four standard errors of their
+    difference.
+    """
     error = (one.var(ddof=1) / len(one) + other.var(ddof=1) / len(other)) ** 0.5
     return bool(abs(one.mean() - other.mean()) < 4 * error)
 
 
 def test_the_documents_settings_are_ours(document: dict[str, Any]) -> None:
     names = ("INITIAL", "VOCAB_SIZE", "NEXT_PROB", "SEQ_LEN")
-    assert [document[name] for name in names] == [DATA.order, DATA.vocab_size, DATA.next_prob, DATA.seq_len]
+    assert [document[name] for name in names] == [
+        DATA.order,
+        DATA.vocab_size,
+        DATA.next_prob,
+        DATA.seq_len,
+    ]
     assert (len(document["TRAIN_DATASET"]), len(document["TEST_DATASET"])) == (10_000, 1_000)
 
 
 @pytest.mark.slow
-def test_training_on_the_documents_sequences_gives_the_same_accuracy(document: dict[str, Any]) -> None:
+def test_training_on_the_documents_sequences_gives_the_same_accuracy(
+    document: dict[str, Any],
+) -> None:
     split = make_split(DATA, num_train=10_000, num_test=1_000, seed=0)
     theirs = tokens_of(document["TRAIN_DATASET"]), tokens_of(document["TEST_DATASET"])
     ours = split.train.tokens, split.test.tokens
     best = [float(optimal_accuracy(tokens, DATA).measured.mean()) for _, tokens in (theirs, ours)]
     assert best[0] == pytest.approx(best[1], abs=0.02)
-    by_theirs, by_ours = trained(*theirs), trained(*ours)
+    by_theirs = trained(*theirs)
+    by_ours = trained(*ours)
     for model in (by_theirs, by_ours):
         assert same_mean(accuracies(model, theirs[1]), accuracies(model, ours[1]))
     reached = accuracies(by_theirs, theirs[1]).mean()

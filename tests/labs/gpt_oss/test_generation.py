@@ -1,4 +1,6 @@
-"""Continuations, and what follows a first token: properties that are known, a small run, and the figures."""
+"""Continuations, and what follows a first token: properties that are known, a small run, and the
+figures.
+"""
 
 from pathlib import Path
 
@@ -15,10 +17,13 @@ from glassformer.models import Decoder, DecoderConfig
 
 
 def test_steps_are_told_apart() -> None:
-    # x[t] = x[t-2] + x[t-1] mod 7 from (1, 1): 2, 3, 5, 1; then an increment, 2; then 0 where 3 would follow.
-    sequences, coefficients = torch.tensor([[1, 1, 2, 3, 5, 1, 2, 0]]), torch.tensor([[1, 1]])
+    # x[t] = x[t-2] + x[t-1] mod 7 from (1, 1): 2, 3, 5, 1; then an increment, 2; then 0 where 3
+    # would follow.
+    sequences = torch.tensor([[1, 1, 2, 3, 5, 1, 2, 0]])
+    coefficients = torch.tensor([[1, 1]])
     found = behaviour(sequences, coefficients, prompt_length=4, vocab_size=7)
-    # 5 and 1 by the rule, 2 = 1 + 1 (the rule says 6), 0 by neither (3 by the rule and by the increment).
+    # 5 and 1 by the rule, 2 = 1 + 1 (the rule says 6), 0 by neither (3 by the rule and by the
+    # increment).
     assert (found.rule, found.increment, found.neither) == (0.5, 0.25, 0.25)
 
 
@@ -27,7 +32,10 @@ def test_repetition_counts_runs_of_four_and_cycles() -> None:
     cycle = torch.tensor([1, 2, 3]).repeat(4)
     straight = torch.tensor([0, 1, 2, 3, 4, 5, 6, 0, 2, 4, 6, 1])
     found = behaviour(
-        torch.cat([prompt, torch.stack([cycle, straight])], dim=1), torch.ones(2, 2, dtype=torch.int64), 2, 7
+        torch.cat([prompt, torch.stack([cycle, straight])], dim=1),
+        torch.ones(2, 2, dtype=torch.int64),
+        2,
+        7,
     )
     # Nine runs of four in twelve tokens: three different ones in the cycle, nine in the other.
     assert found.repeated == pytest.approx((6 / 9 + 0) / 2)
@@ -36,7 +44,9 @@ def test_repetition_counts_runs_of_four_and_cycles() -> None:
 
 def test_a_cycle_needs_two_whole_rounds_in_the_second_half() -> None:
     def cycling(continuation: list[int]) -> float:
-        return behaviour(torch.tensor([[0, 0, *continuation]]), torch.ones(1, 2, dtype=torch.int64), 2, 7).cycling
+        return behaviour(
+            torch.tensor([[0, 0, *continuation]]), torch.ones(1, 2, dtype=torch.int64), 2, 7
+        ).cycling
 
     assert cycling([6, 5, 4, 3, 1, 2, 1, 2]) == 1
     assert cycling([1, 2, 3, 1, 2, 3, 1, 2]) == 0
@@ -77,7 +87,9 @@ def test_the_settings_model_generates_under_every_rule(tiny_run: Path) -> None:
     assert found.true.neither == 0
     temperature, top_p, cell = found.closest()
     assert cell == found.grid[[0.5, 2.0].index(temperature)][[0.5, 1.0].index(top_p)]
-    assert cell.distance(found.true) == min(each.distance(found.true) for row in found.grid for each in row)
+    assert cell.distance(found.true) == min(
+        each.distance(found.true) for row in found.grid for each in row
+    )
 
 
 def test_the_next_token_shown_is_one_where_rule_and_increment_differ(tiny_run: Path) -> None:
@@ -94,7 +106,11 @@ def test_the_published_next_token_shows_what_a_nucleus_removes(results: Results)
     shown = results.generation.next_token
     assert shown.model["temperature 1"][shown.by_rule] >= 0.9
     assert shown.model["top-p 0.9"][shown.by_rule] == pytest.approx(1)
-    assert shown.model["temperature 1"][shown.by_increment] > 0 == shown.model["top-p 0.9"][shown.by_increment]
+    assert (
+        shown.model["temperature 1"][shown.by_increment]
+        > 0
+        == shown.model["top-p 0.9"][shown.by_increment]
+    )
 
 
 def test_only_sinks_tell_a_token_from_a_run_of_it() -> None:
@@ -129,7 +145,9 @@ def test_shares_of_steps_fill_each_bar(results: Results) -> None:
     rows = [results.generation.true, *results.generation.rules.values()]
     widths = np.array([bar.get_width() for bar in left.patches]).reshape(3, len(rows))
     assert widths.sum(axis=0) == pytest.approx(np.ones(len(rows)))
-    assert widths[:, 1].tolist() == pytest.approx([rows[1].rule, rows[1].increment, rows[1].neither])
+    assert widths[:, 1].tolist() == pytest.approx(
+        [rows[1].rule, rows[1].increment, rows[1].neither]
+    )
     assert len(right.patches) == 2 * len(rows)
 
 

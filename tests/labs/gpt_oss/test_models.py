@@ -1,4 +1,6 @@
-"""The sequences, what differs between the models that are trained on them, and the figures of the trainings."""
+"""The sequences, what differs between the models that are trained on them, and the figures of the
+trainings.
+"""
 
 import json
 from pathlib import Path
@@ -11,8 +13,20 @@ import torch
 from glassformer.data.recurrence import obeys_recurrence
 from glassformer.labs.gpt_oss import LAB
 from glassformer.labs.gpt_oss.experiments import Results, Settings, models
-from glassformer.labs.gpt_oss.experiments.models import COURSE_MODEL, MODELS, RECIPES, Trained, train_model
-from glassformer.labs.gpt_oss.experiments.sequences import DATA, batches, measure, measured_of, split_of
+from glassformer.labs.gpt_oss.experiments.models import (
+    COURSE_MODEL,
+    MODELS,
+    RECIPES,
+    Trained,
+    train_model,
+)
+from glassformer.labs.gpt_oss.experiments.sequences import (
+    DATA,
+    batches,
+    measure,
+    measured_of,
+    split_of,
+)
 from glassformer.labs.run import Run, read
 from glassformer.training import TrainingResult
 
@@ -29,14 +43,21 @@ def run_of(seed: int = 0, **changes: int) -> Run:
 
 def test_the_data_are_the_courses() -> None:
     assert (DATA.vocab_size, DATA.order, DATA.next_prob, DATA.seq_len) == (7, 2, 0.1, 64)
-    assert (LAB.settings.num_train, LAB.settings.num_test, LAB.settings.epochs) == (10_000, 1_000, 8)
+    assert (LAB.settings.num_train, LAB.settings.num_test, LAB.settings.epochs) == (
+        10_000,
+        1_000,
+        8,
+    )
 
 
 def test_measured_sequences_are_new_and_of_the_held_out_generators() -> None:
-    test, measured = split_of(run_of()).test, measured_of(run_of())
+    test = split_of(run_of()).test
+    measured = measured_of(run_of())
     assert measured.tokens.shape == (16, 65)
     expected = test.generators.numbers(DATA)
-    assert torch.equal(measured.generators.numbers(DATA), torch.cat([expected, expected, expected[:2]]))
+    assert torch.equal(
+        measured.generators.numbers(DATA), torch.cat([expected, expected, expected[:2]])
+    )
     kinds = obeys_recurrence(measured.tokens, measured.generators.coefficients, 7)
     assert bool((kinds.rule | kinds.increment).all())
     assert not torch.equal(measured.tokens[:7], test.tokens)
@@ -54,7 +75,9 @@ def test_batches_cut_tokens_and_next_tokens() -> None:
 
 def test_a_reader_blind_to_runs_loses_at_the_first_positions_only() -> None:
     optimum = measure(run_of(num_test=300, num_measured=2_000))
-    lost = [best - found for best, found in zip(optimum.by_position, optimum.without_runs, strict=True)]
+    lost = [
+        best - found for best, found in zip(optimum.by_position, optimum.without_runs, strict=True)
+    ]
     assert lost[0] > 0.03
     assert max(abs(each) for each in lost[3:]) < 0.01
 
@@ -94,7 +117,9 @@ def seen(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int
 
 def test_sequences_are_the_same_or_new(current: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {tuple(row) for row in split_of(current).train.tokens.tolist()}
-    rows = {name: seen(current, name, monkeypatch) for name in ("long-fixed", "long-new", "long-all")}
+    rows = {
+        name: seen(current, name, monkeypatch) for name in ("long-fixed", "long-new", "long-all")
+    }
     assert set(rows["long-fixed"]) == own
     assert not set(rows["long-new"]) & own
     assert rows["long-new"] != rows["long-all"]
@@ -102,7 +127,9 @@ def test_sequences_are_the_same_or_new(current: Run, monkeypatch: pytest.MonkeyP
     assert rows == {name: seen(current, name, monkeypatch) for name in rows}
 
 
-def test_held_out_generators_are_left_out_or_not(current: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_generators_are_left_out_or_not(
+    current: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[object] = []
     drawn = models.fresh_batch
 
@@ -117,8 +144,12 @@ def test_held_out_generators_are_left_out_or_not(current: Run, monkeypatch: pyte
     assert given == [held_out] * 3 + [None] * 6
 
 
-def test_initial_weights_follow_the_seed_alone(current: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "train_in", lambda *_: TrainingResult(0, "finished", [], None, 0.0, None))
+def test_initial_weights_follow_the_seed_alone(
+    current: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        models, "train_in", lambda *_: TrainingResult(0, "finished", [], None, 0.0, None)
+    )
     before = torch.random.get_rng_state()
     one, same, other = (train_model(current, "base", number)[0] for number in (0, 0, 1))
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -141,17 +172,25 @@ def test_the_lab_measures_every_model_and_seed(tiny_run: Path, small: Settings) 
     assert found.steps == training.step == 3
     course = results.models["course"][0]
     assert [step for step, _ in course.evaluations] == [0, 1, 2]
-    assert json.loads((tiny_run / "trainings" / "base" / "config.json").read_text())["description"]["seed"] == 5
+    assert (
+        json.loads((tiny_run / "trainings" / "base" / "config.json").read_text())["description"][
+            "seed"
+        ]
+        == 5
+    )
 
 
 def test_seeds_of_one_model_differ(tiny_run: Path) -> None:
-    one, other = (read(tiny_run / "steps" / f"model-course-{number}.json", Trained) for number in (0, 1))
+    one, other = (
+        read(tiny_run / "steps" / f"model-course-{number}.json", Trained) for number in (0, 1)
+    )
     assert one.losses != other.losses
 
 
 def test_accuracy_is_drawn_beside_the_optimum_and_losses_below(results: Results) -> None:
     above, below = LAB.figures["accuracy-by-position"](results).axes
-    optimum, first = results.optimum, results.models["course"][0]
+    optimum = results.optimum
+    first = results.models["course"][0]
     reported = results.models[results.generation.model][0]
     lines = [line.get_ydata().tolist() for line in above.get_lines()]
     assert lines[:2] == [optimum.by_position, reported.by_position]
@@ -170,22 +209,36 @@ def test_accuracy_is_drawn_beside_the_optimum_and_losses_below(results: Results)
 
 def test_training_curves_are_those_that_were_logged(results: Results) -> None:
     panels = LAB.figures["training"](results).axes
-    drawn = [line.get_ydata().tolist() for axes in panels for line in axes.get_lines() if line.get_label() != "optimum"]
+    drawn = [
+        line.get_ydata().tolist()
+        for axes in panels
+        for line in axes.get_lines()
+        if line.get_label() != "optimum"
+    ]
     names = ("course", "base", "long-fixed", "long-new", "long-all", "long-sinks")
-    logged = [[value for step, value in each.evaluations if step] for name in names for each in results.models[name]]
+    logged = [
+        [value for step, value in each.evaluations if step]
+        for name in names
+        for each in results.models[name]
+    ]
     assert sorted(drawn) == sorted(logged)
     assert all(set(axes.get_lines()[-1].get_ydata()) == {results.optimum.test} for axes in panels)
-    assert all(axes.get_ylim() == panels[0].get_ylim() and axes.get_xscale() == "linear" for axes in panels)
+    assert all(
+        axes.get_ylim() == panels[0].get_ylim() and axes.get_xscale() == "linear" for axes in panels
+    )
     lowest, highest = panels[0].get_ylim()
     assert lowest < min(row[-1] for row in logged)
     assert max(map(max, logged)) < highest
     (alone,) = models.draw_training(results.optimum, {"base": results.models["base"]}).axes
-    assert alone.get_ylim()[0] < min(value for line in alone.get_lines() for value in line.get_ydata())
+    assert alone.get_ylim()[0] < min(
+        value for line in alone.get_lines() for value in line.get_ydata()
+    )
 
 
 def test_noise_exceeds_the_bound_of_single_trainings_in_a_twentieth_of_cases() -> None:
     drawn = np.random.default_rng(0).standard_normal((5, 1_000_000))
     spread = np.ptp(drawn[:3], axis=0)
-    single, mean = abs(drawn[3] - drawn[4]), abs(drawn[3] - drawn[:3].mean(axis=0))
+    single = abs(drawn[3] - drawn[4])
+    mean = abs(drawn[3] - drawn[:3].mean(axis=0))
     assert np.mean(single > models.SPREADS * spread) == pytest.approx(0.05, abs=0.001)
     assert np.mean(mean > models.SPREADS * spread) < 0.05

@@ -1,4 +1,6 @@
-"""Distances between heads and what is measured of two, against loops; laws of a distance; figures and claims."""
+"""Distances between heads and what is measured of two, against loops; laws of a distance; figures
+and claims.
+"""
 
 import dataclasses
 import itertools
@@ -46,7 +48,8 @@ def bits(p: np.ndarray, q: np.ndarray) -> float:
 def test_the_distance_is_that_of_a_loop_over_all_sequences(space: SequenceSpace, seed: int) -> None:
     heads = random_head(space, seed), random_head(space, seed + 1)
     block = next(space.blocks(10_000))
-    divergences, differences = [], []
+    divergences = []
+    differences = []
     first = int(space.has_cls)
     for x, real in zip(space.one_hot(block), block.real, strict=True):
         one, other = (NumpyHead(head).trace(x[real]) for head in heads)
@@ -62,8 +65,10 @@ def test_the_distance_is_that_of_a_loop_over_all_sequences(space: SequenceSpace,
 @settings(deadline=None, max_examples=30)
 @given(space=spaces, seed=seeds)
 def test_distance_is_symmetric_and_sees_no_basis(space: SequenceSpace, seed: int) -> None:
-    first, second = random_head(space, seed), random_head(space, seed + 1)
-    there, back = head_distance(first, second, space), head_distance(second, first, space)
+    first = random_head(space, seed)
+    second = random_head(space, seed + 1)
+    there = head_distance(first, second, space)
+    back = head_distance(second, first, space)
     turned = change_basis(second, random_basis(second.qk_dim, seed))
     seen = head_distance(first, turned, space)
     for name in ("attention_mean", "attention_max", "output_max", "qk_cosine", "value_cosine"):
@@ -110,7 +115,8 @@ def test_cosine_against_a_loop_over_pairs() -> None:
 
 def test_heads_that_prefer_nothing() -> None:
     task = TASKS["majority_letter"]()
-    even, other = design(task).weights, design(TASKS["copy_first"]()).weights
+    even = design(task).weights
+    other = design(TASKS["copy_first"]()).weights
     assert circuit_similarity(even, even, task.space) == (1.0, 1.0)
     assert circuit_similarity(even, other, task.space)[0] == 0.0
 
@@ -149,25 +155,41 @@ def judged(head: HeadWeights):
 
 def test_attention_shares_are_means_over_all_judged_queries(compared: Comparison) -> None:
     for name in ("hand", "learned"):
-        sums = {sign: dict.fromkeys(("itself", "same letter", "other letters", "CLS"), 0.0) for sign in ("+1", "-1")}
-        queries, on_wanted = {"+1": 0, "-1": 0}, 0.0
+        sums = {
+            sign: dict.fromkeys(("itself", "same letter", "other letters", "CLS"), 0.0)
+            for sign in ("+1", "-1")
+        }
+        queries = {"+1": 0, "-1": 0}
+        on_wanted = 0.0
         for letters, weights, _ in judged(compared.head(name)):
             for place, letter in enumerate(letters):
                 group = "+1" if letters.count(letter) == 1 else "-1"
                 queries[group] += 1
                 sums[group]["CLS"] += weights[place, 0]
                 for other, key in enumerate(letters):
-                    kind = "itself" if other == place else "same letter" if key == letter else "other letters"
+                    kind = (
+                        "itself"
+                        if other == place
+                        else "same letter"
+                        if key == letter
+                        else "other letters"
+                    )
                     sums[group][kind] += weights[place, 1 + other]
                 same = [1 + i for i, key in enumerate(letters) if key == letter and i != place]
                 on_wanted += weights[place, same or [0]].sum()
         for group, kinds in sums.items():
             for kind, total in kinds.items():
-                assert compared.spread[name][group][kind] == pytest.approx(total / queries[group], abs=1e-12)
-        assert compared.on_wanted[name] == pytest.approx(on_wanted / sum(queries.values()), abs=1e-12)
+                assert compared.spread[name][group][kind] == pytest.approx(
+                    total / queries[group], abs=1e-12
+                )
+        assert compared.on_wanted[name] == pytest.approx(
+            on_wanted / sum(queries.values()), abs=1e-12
+        )
 
 
-def test_crossed_errors_take_attention_and_values_from_different_heads(compared: Comparison) -> None:
+def test_crossed_errors_take_attention_and_values_from_different_heads(
+    compared: Comparison,
+) -> None:
     for first, second in itertools.product(("hand", "learned"), repeat=2):
         pairs = zip(judged(compared.head(first)), judged(compared.head(second)), strict=True)
         errors = []
@@ -182,7 +204,8 @@ def test_values_are_compared_position_by_position(compared: Comparison) -> None:
     for position in range(5):
         tokens = np.eye(4)[[3]] if position == 0 else np.eye(4)[:3]
         values = [
-            np.concatenate([tokens, np.repeat(head.pos[[position]], len(tokens), axis=0)], axis=1) @ head.Vm
+            np.concatenate([tokens, np.repeat(head.pos[[position]], len(tokens), axis=0)], axis=1)
+            @ head.Vm
             for head in (compared.head("hand"), compared.head("learned"))
         ]
         gaps.append(np.abs(values[0] - values[1]).mean())
@@ -190,7 +213,8 @@ def test_values_are_compared_position_by_position(compared: Comparison) -> None:
 
 
 def test_entries_and_circuits_of_the_pairs(compared: Comparison) -> None:
-    first, second = compared.head("hand").Qm.ravel(), compared.head("learned").Qm.ravel()
+    first = compared.head("hand").Qm.ravel()
+    second = compared.head("learned").Qm.ravel()
     cosine = first @ second / np.sqrt(first @ first * (second @ second))
     assert compared.hand_learned.entries["Qm"] == pytest.approx(cosine, abs=1e-12)
     assert set(compared.hand_learned.entries) == {"Km", "Qm", "Vm", "pos"}
@@ -201,7 +225,9 @@ def test_entries_and_circuits_of_the_pairs(compared: Comparison) -> None:
     assert compared.learned_again.distance.output_max > 1e-3
 
 
-def test_the_seed_decides_the_trained_head_and_the_design_is_the_design(compared: Comparison) -> None:
+def test_the_seed_decides_the_trained_head_and_the_design_is_the_design(
+    compared: Comparison,
+) -> None:
     assert np.array_equal(compared.head("hand").Km, design(TASKS["unique"]()).weights.Km)
     again = compare("unique", steps=50, seed=3, again=False)
     assert again == dataclasses.replace(compared, learned_again=None)
@@ -253,10 +279,14 @@ def test_cosines_are_drawn_where_they_were_measured(results: Results) -> None:
 def compare_report(results: Results, report: Callable[..., str]) -> Callable[..., str]:
     """The report with other values in the comparison for a task."""
     made = results.comparisons
-    return lambda task, **values: report(comparisons={**made, task: dataclasses.replace(made[task], **values)})
+    return lambda task, **values: report(
+        comparisons={**made, task: dataclasses.replace(made[task], **values)}
+    )
 
 
-def test_a_head_that_fails_is_reported(results: Results, compare_report: Callable[..., str]) -> None:
+def test_a_head_that_fails_is_reported(
+    results: Results, compare_report: Callable[..., str]
+) -> None:
     failure = Failure("AB", 1, (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), 1.0)
     changes = {"verdict": "fails", "num_right": 5, "num_outputs": 10, "counterexample": failure}
     fails = dataclasses.replace(results.comparisons["identity"].certificate, **changes)
@@ -278,8 +308,9 @@ def test_all_eight_panels_are_compared_for_each_task(report: Callable[..., str])
 def test_claims_turn_with_the_numbers(results: Results, compare_report: Callable[..., str]) -> None:
     comparison = results.comparisons["identity"]
     harm = {"hand": {"hand": 0.0, "learned": 0.1}, "learned": {"hand": 0.2, "learned": 0.3}}
-    assert "undo part of the leaked attention: with designed values the mean error is larger" in compare_report(
-        "identity"
+    assert (
+        "undo part of the leaked attention: with designed values the mean error is larger"
+        in compare_report("identity")
     )
     assert "They do not help" in compare_report("identity", crossed=harm)
     certificate = dataclasses.replace(comparison.certificate, margin=3.158)
@@ -291,13 +322,21 @@ def test_claims_turn_with_the_numbers(results: Results, compare_report: Callable
     assert "scores 2.00 more than the best wanted key" in text
     assert "off by up to 0.17" in text, "an upper bound"
     assert "| largest error: designed, trained | 1.9e-10, 0.17 |" in text
-    for cosine, said in (("0.100", "differ"), ("0.798", "are similar in part"), ("0.800", "are similar")):
+    for cosine, said in (
+        ("0.100", "differ"),
+        ("0.798", "are similar in part"),
+        ("0.800", "are similar"),
+    ):
         distance = dataclasses.replace(comparison.hand_learned.distance, qk_cosine=float(cosine))
         pair = dataclasses.replace(comparison.hand_learned, distance=distance)
-        assert f"{cosine}: their preferences {said}." in compare_report("identity", hand_learned=pair)
+        assert f"{cosine}: their preferences {said}." in compare_report(
+            "identity", hand_learned=pair
+        )
     assert "hardly matter" in compare_report("copy_first")
     assert "hardly matter" not in compare_report("copy_first", value_gap=[0.2, 0.5, 0.5, 0.5])
-    assert "hardly matter" not in compare_report("copy_first", on_wanted={"hand": 1.0, "learned": 0.5})
+    assert "hardly matter" not in compare_report(
+        "copy_first", on_wanted={"hand": 1.0, "learned": 0.5}
+    )
     assert "on average." in compare_report("copy_first", value_gap=[0.2, 0.5, 0.5, 0.5])
     none = {"hand": {"hand": 0.0, "learned": 0.1}, "learned": {"hand": 0.5, "learned": 0.1}}
     assert "each part compensates" in compare_report("unique")
@@ -308,7 +347,10 @@ def test_training_is_not_said_to_see_scores(compare_report: Callable[..., str]) 
     """Its loss is of outputs."""
     text = compare_report("identity")
     assert "Training sees only scores" not in text
-    assert "A change of basis changes no output, so that the loss does not prefer these directions." in text
+    assert (
+        "A change of basis changes no output, so that the loss does not prefer these directions."
+        in text
+    )
 
 
 def test_one_more_training_is_that_of_the_comparison() -> None:
@@ -321,10 +363,14 @@ def test_one_more_training_is_that_of_the_comparison() -> None:
 
 def test_trainings_are_counted(results: Results, report: Callable[..., str]) -> None:
     right, wrong = (
-        next(each for each in results.trainings if each.certificate.holds == holds) for holds in (True, False)
+        next(each for each in results.trainings if each.certificate.holds == holds)
+        for holds in (True, False)
     )
     text = report(trainings=[right, wrong, right])
-    assert "Of 3 heads, each from another seed, 2 read every output correctly (95 % interval: 21 % to 94 %)" in text
+    assert (
+        "Of 3 heads, each from another seed, 2 read every output correctly (95 % interval: 21 % "
+        "to 94 %)" in text
+    )
     failure = str(wrong.certificate.counterexample)
     assert f"| {wrong.seed} | {wrong.certificate.num_right} of 426 | {failure} |" in text
     assert text.count("of 426 | none |") == 2

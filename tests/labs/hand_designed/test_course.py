@@ -1,4 +1,6 @@
-"""The course's own names: transformers, plots and comparison; its cases as loops, its log, its training loop."""
+"""The course's own names: transformers, plots and comparison; its cases as loops, its log, its
+training loop.
+"""
 
 import json
 import linecache
@@ -38,7 +40,8 @@ from glassformer.labs.hand_designed import (
 from refusals import refused
 
 PANELS = ["Km", "Qm", "Vm", "K", "Q", "V", "Attn", "Out"]
-ONE_HOT, WITH_CLS = list(np.eye(3)), list(np.eye(4)[:3])
+ONE_HOT = list(np.eye(3))
+WITH_CLS = list(np.eye(4)[:3])
 GENERATE = {
     "identity": (course_tasks.generate_test_cases_identity, ONE_HOT),
     "copy_first": (course_tasks.generate_test_cases_first, ONE_HOT),
@@ -58,7 +61,8 @@ def test_verbose_prints_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     eye = np.eye(2)
     NumpyTransformer(eye, 3 * eye, 7 * eye).forward(eye, verbose=True)
     text = capsys.readouterr().out
-    score, weight = 3 / np.sqrt(2), np.exp(3 / np.sqrt(2)) / (1 + np.exp(3 / np.sqrt(2)))
+    score = 3 / np.sqrt(2)
+    weight = np.exp(3 / np.sqrt(2)) / (1 + np.exp(3 / np.sqrt(2)))
     for number in (3, 7, score, weight, 7 * weight):
         assert f"{number:.4f}" in text
 
@@ -72,10 +76,16 @@ def test_a_matrix_is_rescaled_to_the_unit_interval() -> None:
     rescale_and_plot(np.array([[3, 5], [7, 4]]), "T", axes[0], "columns", "rows")
     np.testing.assert_allclose(image(axes[0]), [[0, 0.5], [1, 0.25]])
     assert (axes[0].images[0].get_clim(), axes[0].images[0].get_cmap().name) == ((0, 1), "Reds")
-    assert (axes[0].get_title(), axes[0].get_xlabel(), axes[0].get_ylabel()) == ("T", "columns", "rows")
+    assert (axes[0].get_title(), axes[0].get_xlabel(), axes[0].get_ylabel()) == (
+        "T",
+        "columns",
+        "rows",
+    )
     assert [*axes[0].get_xticks(), *axes[0].get_yticks()] == []
     plt.sca(axes[1])
-    rescale_and_plot(np.full((2, 3), 7.0), colormap="Blues", vmin=-1, vmax=2, show_xticks=True, show_yticks=True)
+    rescale_and_plot(
+        np.full((2, 3), 7.0), colormap="Blues", vmin=-1, vmax=2, show_xticks=True, show_yticks=True
+    )
     assert (image(axes[1]) == 0).all()
     assert axes[1].images[0].get_clim() == (-1, 2)
     assert (axes[1].get_xticks().tolist(), axes[1].get_yticks().tolist()) == ([0, 1, 2], [0, 1])
@@ -85,17 +95,23 @@ def test_a_matrix_is_rescaled_to_the_unit_interval() -> None:
 def test_the_panels_are_shown_and_saved(
     shown: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = PlotConfig(save_dir=str(tmp_path), add_timestamp=False, save_format="svg", nrows=2, ncols=5)
+    config = PlotConfig(
+        save_dir=str(tmp_path), add_timestamp=False, save_format="svg", nrows=2, ncols=5
+    )
     transformer = NumpyTransformer(**hand_designed_weights("copy_first"))
     transformer.forward(np.eye(3), plot=True, config=config)
     assert [titles[:8] for titles in shown] == [PANELS]
     assert not list(tmp_path.iterdir())
-    transformer.forward(np.eye(3), save_plot=True, plot_name="head", run_name="first", config=config)
+    transformer.forward(
+        np.eye(3), save_plot=True, plot_name="head", run_name="first", config=config
+    )
     assert len(shown) == 1
     saved = tmp_path / "first" / "head.svg"
     assert "Attn" in saved.read_text(encoding="utf-8")
     assert capsys.readouterr().out == f"figure saved: {saved}\n"
-    transformer.forward(np.eye(3), config=PlotConfig(save_dir=str(tmp_path), add_timestamp=False, auto_save=True))
+    transformer.forward(
+        np.eye(3), config=PlotConfig(save_dir=str(tmp_path), add_timestamp=False, auto_save=True)
+    )
     assert (tmp_path / "transformer_attention.png").exists()
     assert plt.get_fignums() == []
 
@@ -107,7 +123,9 @@ def test_files_carry_name_time_and_format(tmp_path: Path) -> None:
     assert re.fullmatch(r"a_\d{8}_\d{6}\.pdf", timed.name)
     assert timed.read_bytes().startswith(b"%PDF")
     heights = [
-        plt.imread(save_figure(figure, "b", str(tmp_path), "png", dpi, add_timestamp=False)).shape[0]
+        plt.imread(save_figure(figure, "b", str(tmp_path), "png", dpi, add_timestamp=False)).shape[
+            0
+        ]
         for dpi in (40, 80)
     ]
     assert heights[1] == pytest.approx(2 * heights[0], abs=2)
@@ -124,13 +142,23 @@ def test_comparing_draws_both_and_returns_both_outputs(
     learned = PytorchTransformer(4, hand.qk_dim, 1, 5, 5)
     sequence = np.eye(4)[[3, 0, 1, 2, 2]]
     config = PlotConfig(save_dir=str(tmp_path), add_timestamp=False)
-    outputs = compare_transformers(hand, learned, sequence, save_plot=True, run_name="unique", config=config)
+    outputs = compare_transformers(
+        hand, learned, sequence, save_plot=True, run_name="unique", config=config
+    )
     assert outputs[0][1:].ravel().tolist() == pytest.approx([1, 1, -1, -1], abs=1e-9)
-    np.testing.assert_allclose(outputs[1], learned(torch.tensor(sequence).float()).detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(
+        outputs[1], learned(torch.tensor(sequence).float()).detach().numpy(), rtol=1e-5
+    )
     assert shown == [PANELS, PANELS]
-    assert {path.name for path in (tmp_path / "unique").iterdir()} == {"hand_designed.png", "learned.png"}
+    assert {path.name for path in (tmp_path / "unique").iterdir()} == {
+        "hand_designed.png",
+        "learned.png",
+    }
     lines = capsys.readouterr().out.splitlines()
-    assert [line.strip("= ") for line in lines if line.startswith("=")] == ["Hand Designed", "Learned"]
+    assert [line.strip("= ") for line in lines if line.startswith("=")] == [
+        "Hand Designed",
+        "Learned",
+    ]
 
 
 @pytest.mark.parametrize("task", GENERATE)
@@ -170,7 +198,9 @@ def test_each_task_gives_the_courses_sequence_and_target(seed: int) -> None:
     set_random_seed(seed)
     sequence, target = course_tasks.generate_test_cases_unique(WITH_CLS)
     assert sequence.argmax(axis=1).tolist() == [3, *letters]
-    assert target.ravel().tolist() == [1 if letters.count(letter) == 1 else -1 for letter in letters]
+    assert target.ravel().tolist() == [
+        1 if letters.count(letter) == 1 else -1 for letter in letters
+    ]
 
 
 def test_batches_are_the_same_cases_in_float32() -> None:
@@ -207,12 +237,19 @@ def log() -> dict[str, Any]:
 def test_the_log_has_the_courses_entries(log: dict[str, Any]) -> None:
     torch_part = {f"torch_transformer_{name}" for name in ("shape", "value", "init", "forward")}
     content = {"attention_by_content", *(f"attention_by_content_{name}" for name in "QKV")}
-    position = {"attention_by_position", *(f"attention_by_position_{name}" for name in ("pos", *"QKV"))}
+    position = {
+        "attention_by_position",
+        *(f"attention_by_position_{name}" for name in ("pos", *"QKV")),
+    }
     assert set(log) == {"time"} | torch_part | content | position
-    assert log["attention_by_content_Q"] == hand_designed_weights("identity")["Qm"].flatten().tolist()
+    assert (
+        log["attention_by_content_Q"] == hand_designed_weights("identity")["Qm"].flatten().tolist()
+    )
 
 
-def test_the_log_has_every_entry_that_the_document_names(log: dict[str, Any], documents: Path) -> None:
+def test_the_log_has_every_entry_that_the_document_names(
+    log: dict[str, Any], documents: Path
+) -> None:
     text = (documents / "hand_designed.txt").read_text(encoding="utf-8")
     assert list(log) == ["time", *re.findall(r'TO_SAVE\["(\w+)"\] =', text)]
 
@@ -233,17 +270,27 @@ def test_the_lesson_saves_the_same_entries_with_its_own_class(
     monkeypatch.chdir(tmp_path)
     sources = []
     for cell in read_lesson("hand_designed"):
-        if cell.exercise or "setup" in cell.metadata.get("tags", ()) or "submission_log.json" in cell.source:
+        if (
+            cell.exercise
+            or "setup" in cell.metadata.get("tags", ())
+            or "submission_log.json" in cell.source
+        ):
             sources += [cell.source] if cell.kind == "code" else []
-        sources += re.findall(r"^def draw\(.*?^    return .*?\n", cell.source, re.MULTILINE | re.DOTALL)
+        sources += re.findall(
+            r"^def draw\(.*?^    return .*?\n", cell.source, re.MULTILINE | re.DOTALL
+        )
     text = "\n\n".join(sources)
     # Where inspect finds a source, as it does in a notebook.
-    monkeypatch.setitem(linecache.cache, "<lesson>", (len(text), None, text.splitlines(keepends=True), "<lesson>"))
+    monkeypatch.setitem(
+        linecache.cache, "<lesson>", (len(text), None, text.splitlines(keepends=True), "<lesson>")
+    )
     names = {"__name__": "lesson"}
     exec(compile(text, "<lesson>", "exec"), names)
     saved = json.loads((tmp_path / "submission_log.json").read_text(encoding="utf-8"))
     assert set(saved) == set(log)
-    assert saved["torch_transformer_value"] == pytest.approx(log["torch_transformer_value"], rel=1e-5)
+    assert saved["torch_transformer_value"] == pytest.approx(
+        log["torch_transformer_value"], rel=1e-5
+    )
     for name in ("attention_by_content", "attention_by_position"):
         assert saved[name] == pytest.approx(log[name], abs=1e-3)
     assert "softmax(dim=-1) @ V" in saved["torch_transformer_forward"]
@@ -251,10 +298,15 @@ def test_the_lesson_saves_the_same_entries_with_its_own_class(
 
 
 def test_the_logged_sources_are_the_whole_computation(log: dict[str, Any]) -> None:
-    """A class of nothing but the two texts and PyTorch gives the logged numbers; only checks of sizes are left out."""
+    """A class of nothing but the two texts and PyTorch gives the logged numbers; only checks of
+    sizes are left out.
+    """
     names = {"torch": torch, "nn": nn, "math": math, "Tensor": Tensor, "Float": Float}
     names |= dict.fromkeys(("_require_sizes", "_require_sequence"), lambda *sizes: None)
-    exec(f"class Rebuilt(nn.Module):\n{log['torch_transformer_init']}\n{log['torch_transformer_forward']}", names)
+    exec(
+        f"class Rebuilt(nn.Module):\n{log['torch_transformer_init']}\n{log['torch_transformer_forward']}",
+        names,
+    )
     torch.manual_seed(1998)
     out = names["Rebuilt"](7, 4, 3, 2, 9)(torch.randn(8, 7))
     assert log["torch_transformer_value"] == out.flatten().tolist()[2:7]
@@ -263,7 +315,9 @@ def test_the_logged_sources_are_the_whole_computation(log: dict[str, Any]) -> No
 def test_the_published_log_is_that_of_todays_sources(log: dict[str, Any]) -> None:
     folder = Path(__file__).resolve().parents[3] / "docs" / "labs" / "hand-designed"
     published = json.loads((folder / "submission_log.json").read_text(encoding="utf-8"))
-    assert json.loads((folder / "results.json").read_text(encoding="utf-8"))["submission"] == published
+    assert (
+        json.loads((folder / "results.json").read_text(encoding="utf-8"))["submission"] == published
+    )
     assert list(published) == list(log)
     for name, value in log.items():
         if isinstance(value, str):
@@ -303,9 +357,20 @@ SGD = torch.optim.SGD
         (make_batch_identity, (3, 3, 3), {}, partial(SGD, lr=0.1)),
         (make_batch_first, (3, 1, 3, 4, 4), {}, partial(SGD, lr=0.1)),
         (make_batch_unique, (4, 8, 1, 4, 5), {}, partial(SGD, lr=0.1)),
-        (make_batch_identity, (3, 3, 3), {"momentum": 0.5, "weight_decay": 0.1}, partial(SGD, lr=0.1)),
-        # Of a sequence of one letter the gradients of Qm and Km are rounding, which Adam would make steps of.
-        (make_batch_unique, (4, 8, 1, 4, 5), {"optimizer": "adam"}, partial(torch.optim.Adam, lr=0.1)),
+        (
+            make_batch_identity,
+            (3, 3, 3),
+            {"momentum": 0.5, "weight_decay": 0.1},
+            partial(SGD, lr=0.1),
+        ),
+        # Of a sequence of one letter the gradients of Qm and Km are rounding, which Adam would make
+        # steps of.
+        (
+            make_batch_unique,
+            (4, 8, 1, 4, 5),
+            {"optimizer": "adam"},
+            partial(torch.optim.Adam, lr=0.1),
+        ),
         (make_batch_identity, (3, 3, 3), {"loss_fn": "cross_entropy"}, partial(SGD, lr=0.1)),
     ],
 )
@@ -316,28 +381,42 @@ def test_it_makes_the_updates_of_a_plain_loop(
     optimizer: Callable[..., torch.optim.Optimizer],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    options = {"remove_cls": make_batch is make_batch_unique, "num_epochs": 30, "lr": 0.1, "log_interval": 10}
-    head, loss = train_loop(make_batch, *sizes, **options, seed=227, config=TrainingConfig(**config))
+    options = {
+        "remove_cls": make_batch is make_batch_unique,
+        "num_epochs": 30,
+        "lr": 0.1,
+        "log_interval": 10,
+    }
+    head, loss = train_loop(
+        make_batch, *sizes, **options, seed=227, config=TrainingConfig(**config)
+    )
     shown = capsys.readouterr().out.split()
     set_random_seed(227)
-    plain, losses = PytorchTransformer(*sizes), []
+    plain = PytorchTransformer(*sizes)
+    losses = []
     stepper = optimizer(plain.parameters(), **config if "momentum" in config else {})
     loss_fn = nn.CrossEntropyLoss() if "loss_fn" in config else nn.MSELoss()
     for _ in range(30):
         x, target = make_batch()
         if plain.pos is not None:
             x = torch.cat([x, plain.pos.weight[: len(x)]], dim=1)
-        q, k, v = plain.Qm(x), plain.Km(x), plain.Vm(x)
+        q = plain.Qm(x)
+        k = plain.Km(x)
+        v = plain.Vm(x)
         output = (q @ k.T / q.shape[1] ** 0.5).softmax(dim=1) @ v
         step_loss = loss_fn(output[int(options["remove_cls"]) :], target)
         stepper.zero_grad()
         step_loss.backward()
         stepper.step()
         losses.append(step_loss.item())
-    torch.testing.assert_close(dict(head.state_dict()), dict(plain.state_dict()), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        dict(head.state_dict()), dict(plain.state_dict()), rtol=1e-4, atol=1e-5
+    )
     assert loss == pytest.approx(losses[-1], rel=1e-4)
     assert shown[1::4] == ["0:", "10:", "20:"]
-    assert [float(number) for number in shown[3::4]] == pytest.approx([losses[i] for i in (0, 10, 20)], abs=2e-6)
+    assert [float(number) for number in shown[3::4]] == pytest.approx(
+        [losses[i] for i in (0, 10, 20)], abs=2e-6
+    )
 
 
 def test_a_seed_starts_all_three_generators() -> None:

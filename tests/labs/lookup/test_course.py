@@ -1,4 +1,6 @@
-"""The seed's data, parts and functions: what np.random draws, the library's network, training, decoding, a heat map."""
+"""The seed's data, parts and functions: what np.random draws, the library's network, training,
+decoding, a heat map.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -82,12 +84,18 @@ def test_shorter_examples_are_filled_up_and_marked() -> None:
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_network_is_the_same_function_with_the_same_weights(layers: int) -> None:
     model = make(layers)
-    source, target = tokens(3, 6), tokens(3, 4)
+    source = tokens(3, 6)
+    target = tokens(3, 4)
     source[0, 4:] = target[1, 3:] = 0
-    network, logits = model.network, model(source, target)
+    network = model.network
+    logits = model(source, target)
     torch.testing.assert_close(logits, network(source, target), atol=0, rtol=0)
-    torch.testing.assert_close(logits, model(source, target, source == 0, target == 0), atol=0, rtol=0)
-    assert {id(weight) for weight in network.parameters()} == {id(weight) for weight in model.parameters()}
+    torch.testing.assert_close(
+        logits, model(source, target, source == 0, target == 0), atol=0, rtol=0
+    )
+    assert {id(weight) for weight in network.parameters()} == {
+        id(weight) for weight in model.parameters()
+    }
     network(source, target).sum().backward()
     assert all(weight.grad is not None for weight in model.parameters())
     assert not network.training
@@ -96,13 +104,18 @@ def test_the_network_is_the_same_function_with_the_same_weights(layers: int) -> 
 
 def test_the_mask_decides_what_is_padding() -> None:
     model = make()
-    source, target = tokens(2, 5), tokens(2, 3)
+    source = tokens(2, 5)
+    target = tokens(2, 3)
     hidden = torch.zeros(2, 5, dtype=torch.bool)
     hidden[:, 3:] = True
     other = source.clone()
     other[:, 3:] = tokens(2, 2)
-    torch.testing.assert_close(model(source, target, hidden), model(other, target, hidden), atol=0, rtol=0)
-    torch.testing.assert_close(model(source, target, hidden), model(source[:, :3], target), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        model(source, target, hidden), model(other, target, hidden), atol=0, rtol=0
+    )
+    torch.testing.assert_close(
+        model(source, target, hidden), model(source[:, :3], target), atol=1e-5, rtol=1e-5
+    )
     # [PAD] that the mask calls real is read.
     source[0, 0] = 0
     real = torch.zeros(2, 5, dtype=torch.bool)
@@ -110,8 +123,11 @@ def test_the_mask_decides_what_is_padding() -> None:
 
 
 def test_parts_work_by_themselves() -> None:
-    x, memory = torch.randn(2, 5, 16), torch.randn(2, 3, 16)
-    assert MultiHeadAttention(16, 4)(x).shape == MultiHeadAttention(16, 4)(x, memory).shape == x.shape
+    x = torch.randn(2, 5, 16)
+    memory = torch.randn(2, 3, 16)
+    assert (
+        MultiHeadAttention(16, 4)(x).shape == MultiHeadAttention(16, 4)(x, memory).shape == x.shape
+    )
     assert PositionWiseFeedForward(16, 32)(x).shape == x.shape
     assert EncoderLayer(16, 4, 32)(x).shape == DecoderLayer(16, 4, 32)(x, memory).shape == x.shape
     read = Encoder(14, 16, 4, 2, 32, 10)(tokens(2, 5))
@@ -131,7 +147,8 @@ def test_sizes_that_make_no_network_are_refused() -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_calls_that_do_not_fit_are_refused() -> None:
-    model, target = make(), torch.ones(2, 1, dtype=torch.int64)
+    model = make()
+    target = torch.ones(2, 1, dtype=torch.int64)
     for source, message in (
         (torch.empty(2, 0, dtype=torch.int64), r"enc_input of shape \[2, 0\]"),
         (torch.tensor([[3, 14], [3, 4]]), "enc_input from 3 to 14"),
@@ -141,7 +158,9 @@ def test_calls_that_do_not_fit_are_refused() -> None:
             model(source, target)
     with refused("11 positions of dec_input"):
         model(tokens(2, 5), tokens(2, 11))
-    source, target, hidden = tokens(2, 5), tokens(2, 3), torch.tensor([[True, False, False, False]] * 2)
+    source = tokens(2, 5)
+    target = tokens(2, 3)
+    hidden = torch.tensor([[True, False, False, False]] * 2)
     for masks in ((hidden, None), (None, hidden)):
         with pytest.raises(InputError):
             model(source, target, *masks)
@@ -155,17 +174,22 @@ def loader(count: int, shuffle: bool = False) -> DataLoader:
 
 
 def test_training_learns_and_keeps_the_best_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    model, held_out = make(), loader(32)
+    model = make()
+    held_out = loader(32)
 
     @torch.no_grad()
     def loss() -> float:
         losses = [
-            torch.nn.functional.cross_entropy(model(source, inputs).flatten(0, 1), targets.flatten())
+            torch.nn.functional.cross_entropy(
+                model(source, inputs).flatten(0, 1), targets.flatten()
+            )
             for source, inputs, targets, *_ in held_out
         ]
         return float(torch.stack(losses).mean())
 
-    history = train_model(model, loader(200, shuffle=True), held_out, num_epochs=6, learning_rate=3e-3)
+    history = train_model(
+        model, loader(200, shuffle=True), held_out, num_epochs=6, learning_rate=3e-3
+    )
     assert len(history["val_loss"]) == len(history["val_acc"]) == 6
     assert history["val_loss"][-1] < history["val_loss"][0]
     assert history["val_acc"][-1] == 1
@@ -188,7 +212,12 @@ def test_decoding_takes_the_most_likely_token_step_by_step() -> None:
     for row in range(6):
         target = [1]
         while len(target) <= 4 and target[-1] != 2:
-            logits = model(source[row : row + 1], torch.tensor([target]), None, torch.zeros(1, len(target)).bool())
+            logits = model(
+                source[row : row + 1],
+                torch.tensor([target]),
+                None,
+                torch.zeros(1, len(target)).bool(),
+            )
             target.append(int(logits[0, -1].argmax()))
         expected = target[1:] + [0] * (written.shape[1] - len(target) + 1)
         assert written[row].tolist() == expected

@@ -33,11 +33,14 @@ def test_the_split_is_the_seeds() -> None:
 
 def test_the_model_is_the_one_under_the_seeds_names() -> None:
     state = torch.get_rng_state()
-    ours, theirs = build_course_model(0).eval(), CrossAttentionLookupModel(*SIZES).eval()
+    ours = build_course_model(0).eval()
+    theirs = CrossAttentionLookupModel(*SIZES).eval()
     assert theirs.config == ours.config
     theirs.network.load_state_dict(ours.state_dict())
     batch = lookup_batch(all_contexts()[:4])
-    torch.testing.assert_close(theirs(batch.source, batch.inputs), ours(batch.source, batch.inputs), atol=0, rtol=0)
+    torch.testing.assert_close(
+        theirs(batch.source, batch.inputs), ours(batch.source, batch.inputs), atol=0, rtol=0
+    )
     torch.set_rng_state(state)
     again = build_course_model(0)
     assert torch.equal(torch.get_rng_state(), state)
@@ -45,7 +48,8 @@ def test_the_model_is_the_one_under_the_seeds_names() -> None:
 
 
 def test_written_logits_are_those_of_what_is_written() -> None:
-    model, source = build_course_model(2).eval(), lookup_batch(all_contexts()[:5]).source
+    model = build_course_model(2).eval()
+    source = lookup_batch(all_contexts()[:5]).source
     logits = written_logits(model, source)
     written = logits.argmax(-1)
     inputs = torch.cat([torch.full((5, 1), SOS), written[:, :1]], dim=1)
@@ -58,7 +62,8 @@ class Parrot(EncoderDecoder):
     """Writes the value of the first fact in every context."""
 
     def decode(self, target, memory, *_, **__):
-        logits, first = torch.zeros(*target.shape, 14), target == SOS
+        logits = torch.zeros(*target.shape, 14)
+        first = target == SOS
         logits[..., VOCAB["BLUE"]], logits[..., EOS] = first.float(), (~first).float()
         return logits
 
@@ -105,7 +110,9 @@ def test_shares() -> None:
     assert shares(weights).tolist() == [pytest.approx([0.5, 0.2])]
 
 
-def test_a_short_training_learns_and_keeps_the_best_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_training_learns_and_keeps_the_best_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(course, "LEARNING_RATE", 1e-3)
     model, result = train_course(0, tmp_path / "run", epochs=4, num_samples=400)
     assert result.best.value == min(metrics["loss"] for _, metrics in result.evaluations)
@@ -113,7 +120,9 @@ def test_a_short_training_learns_and_keeps_the_best_weights(tmp_path: Path, monk
     assert not model.training
 
 
-def test_weights_that_got_worse_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_got_worse_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(course, "LEARNING_RATE", 0.1)  # the loss soon rises
     model, result = train_course(0, tmp_path / "run", epochs=6, num_samples=80)
     assert result.best.step < result.step

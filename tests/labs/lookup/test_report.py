@@ -1,4 +1,6 @@
-"""The report and the figures follow from the results: what went badly is not reported as if it had gone well."""
+"""The report and the figures follow from the results: what went badly is not reported as if it had
+gone well.
+"""
 
 import re
 from collections.abc import Callable
@@ -29,7 +31,12 @@ def check(text: str, *claims: str) -> None:
 
 def test_a_good_run(report: Callable[..., str]) -> None:
     text = report()
-    check(text, "answers all 72 contexts right", "binds what is in one position", "No token that is written changes")
+    check(
+        text,
+        "answers all 72 contexts right",
+        "binds what is in one position",
+        "No token that is written changes",
+    )
     check(text, "exceeds a bag's limit", "they have learned to look up")
     assert text.count("**") == 4  # none of the bold warnings
 
@@ -42,18 +49,35 @@ def test_a_bad_run(results: Results, report: Callable[..., str]) -> None:
         poor.append(replace(model, contexts_accuracy=0.35, evaluations=points, after=looks))
     models = [reaching(model, 0.1) for model in results.encodings["slots"]]
     text = report(course=poor, encodings={**results.encodings, "slots": models})
-    check(text, "answers 35.0 % of the contexts right at worst", "Slots do not clearly do better here: 10.0 %")
-    check(text, "they have not learned to look up well.", "exists in 0 of 9 cases", "1 of 4 models ever answer")
+    check(
+        text,
+        "answers 35.0 % of the contexts right at worst",
+        "Slots do not clearly do better here: 10.0 %",
+    )
+    check(
+        text,
+        "they have not learned to look up well.",
+        "exists in 0 of 9 cases",
+        "1 of 4 models ever answer",
+    )
     assert "binds what is in one position" not in text
-    text = report(encodings={**results.encodings, "slots": [*results.encodings["slots"][1:], models[0]]})
+    text = report(
+        encodings={**results.encodings, "slots": [*results.encodings["slots"][1:], models[0]]}
+    )
     check(text, "2 of them have learned to look up, not memorised pairings.")
 
 
 def test_claims_turn_with_their_numbers(results: Results, report: Callable[..., str]) -> None:
     def encoded(name: str, change: Callable[[Answers], Answers]) -> str:
-        return report(encodings={**results.encodings, name: list(map(change, results.encodings[name]))})
+        return report(
+            encodings={**results.encodings, name: list(map(change, results.encodings[name]))}
+        )
 
-    check(encoded("bag", lambda model: reaching(model, 0.9)), "**more than is possible**", "**which cannot be**")
+    check(
+        encoded("bag", lambda model: reaching(model, 0.9)),
+        "**more than is possible**",
+        "**which cannot be**",
+    )
     better = encoded("positions", lambda model: reaching(model, 0.9))
     check(better, "Tokens with positions bind within 4,000 steps")
     moved = encoded("slots", lambda model: replace(model, order=Order(1000, 2, 0.1)))
@@ -64,14 +88,24 @@ def test_claims_turn_with_their_numbers(results: Results, report: Callable[..., 
 
 
 def test_what_was_not_seen_is_not_said(results: Results, report: Callable[..., str]) -> None:
-    still = [replace(reaching(each, 0.1), order=Order(1000, 0, 0.0)) for each in results.encodings["positions"]]
+    still = [
+        replace(reaching(each, 0.1), order=Order(1000, 0, 0.0))
+        for each in results.encodings["positions"]
+    ]
     text = report(encodings={**results.encodings, "positions": still})
-    check(text, "do not learn it", "changes 0.0 % of their answers (the 95 % intervals reach from 0.0 % to 0.4 %)")
+    check(
+        text,
+        "do not learn it",
+        "changes 0.0 % of their answers (the 95 % intervals reach from 0.0 % to 0.4 %)",
+    )
     assert "depend on the order" not in text
     once = [replace(results.course[0], evaluations=results.course[0].evaluations[:1], best_epoch=1)]
     assert "still falling" not in report(course=once, control=once[0])
     points = results.course[0].evaluations
-    late = [replace(results.course[0], evaluations=[(e, loss, e >= n) for e, loss, _ in points]) for n in (2, 3, 5)]
+    late = [
+        replace(results.course[0], evaluations=[(e, loss, e >= n) for e, loss, _ in points])
+        for n in (2, 3, 5)
+    ]
     check(report(course=late, control=late[0]), "answered right after epoch 2 to 5 already")
 
 
@@ -82,8 +116,12 @@ def lines(ax: Axes) -> dict[str, np.ndarray]:
 def test_figures_hold_what_the_results_say(results: Results) -> None:
     figures = {name: draw(results) for name, draw in LAB.figures.items()}
     (shown,) = figures["accuracy"].axes
-    bags = np.array([[each.accuracy for each in model.lengths] for model in results.encodings["bag"]])
-    np.testing.assert_allclose(lines(shown)["bag of tokens, 64 keys"][:, 1], np.median(bags, axis=0))
+    bags = np.array(
+        [[each.accuracy for each in model.lengths] for model in results.encodings["bag"]]
+    )
+    np.testing.assert_allclose(
+        lines(shown)["bag of tokens, 64 keys"][:, 1], np.median(bags, axis=0)
+    )
     ends = [model.lengths[-1].accuracy for model in results.encodings["slots"]]
     assert lines(shown)["slots, 256 keys"][-1].tolist() == [128, np.median(ends)]
     (loss,) = figures["training"].axes
@@ -92,11 +130,15 @@ def test_figures_hold_what_the_results_say(results: Results) -> None:
     (loss,) = LAB.figures["training"](replace(results, course=short, control=short[0])).axes
     assert all(tick == round(tick) for tick in loss.get_xticks())
     changes = lines(figures["scrambling"].axes[0])["no positions in it"][:, 1]
-    assert changes.tolist() == [each.largest_change for each in results.course[0].scrambling.contexts]
+    assert changes.tolist() == [
+        each.largest_change for each in results.course[0].scrambling.contexts
+    ]
     bars = figures["sharpness"].axes[0].patches
     tops = sorted(bar.get_y() + bar.get_height() for bar in bars)
     first = results.course[0]
-    expected = np.concatenate([[each[:, 0], each.sum(1)] for each in map(shares, (first.before, first.after))]).ravel()
+    expected = np.concatenate(
+        [[each[:, 0], each.sum(1)] for each in map(shares, (first.before, first.after))]
+    ).ravel()
     np.testing.assert_allclose(tops, sorted(expected))
 
 
@@ -115,7 +157,9 @@ def test_a_tiny_run_is_decided_by_its_seed(tmp_path: Path) -> None:
     assert first == second
 
 
-def test_the_standard_error_is_that_of_the_shares_in_the_table(results: Results, report: Callable[..., str]) -> None:
+def test_the_standard_error_is_that_of_the_shares_in_the_table(
+    results: Results, report: Callable[..., str]
+) -> None:
     largest = 0.0
     for models in results.encodings.values():
         for model in models:
@@ -123,20 +167,28 @@ def test_the_standard_error_is_that_of_the_shares_in_the_table(results: Results,
                 right = round(length.accuracy * length.num_questions)
                 outcomes = np.repeat([1.0, 0.0], [right, length.num_questions - right])
                 largest = max(largest, 200 * outcomes.std() / length.num_questions**0.5)
-    (printed,) = re.findall(r"two standard errors of one seed's share are at most ([\d.]+) points", report())
+    (printed,) = re.findall(
+        r"two standard errors of one seed's share are at most ([\d.]+) points", report()
+    )
     assert largest <= float(printed) < largest + 0.1
 
 
-def test_the_intervals_of_changed_answers_are_wilsons(results: Results, report: Callable[..., str]) -> None:
+def test_the_intervals_of_changed_answers_are_wilsons(
+    results: Results, report: Callable[..., str]
+) -> None:
     orders = [model.order for model in results.encodings["positions"]]
     ends = [wilson_ends(order.answers_changed, order.num_questions) for order in orders]
-    low, high = map(float, re.findall(r"the 95 % intervals reach from ([\d.]+) % to ([\d.]+) %", report())[0])
+    low, high = map(
+        float, re.findall(r"the 95 % intervals reach from ([\d.]+) % to ([\d.]+) %", report())[0]
+    )
     assert low <= 100 * min(ends)[0] < low + 0.1
     assert high - 0.1 < 100 * max(ends)[1] <= high
 
 
 def wilson_ends(count: int, number: int) -> tuple[float, float]:
-    """The shares p from which count / number is 1.96 standard deviations sqrt(p (1 - p) / number) away."""
+    """The shares p from which count / number is 1.96 standard deviations sqrt(p (1 - p) / number)
+    away.
+    """
     square = 1.959963984540054**2 / number
     share = count / number
     low, high = sorted(np.roots([1 + square, -(2 * share + square), share**2]))

@@ -22,11 +22,19 @@ from glassformer.labs.sentiment.course import (
 from glassformer.models.encoder import Encoder
 from refusals import refused
 
-SIZES = {"vocab_size": 30, "d_model": 24, "num_heads": 4, "num_layers": 2, "d_ff": 40, "max_length": 12}
+SIZES = {
+    "vocab_size": 30,
+    "d_model": 24,
+    "num_heads": 4,
+    "num_layers": 2,
+    "d_ff": 40,
+    "max_length": 12,
+}
 
 
 def test_embeddings_are_scaled_rows_and_positions_and_dropped_in_training() -> None:
-    layer, tokens = TransformerEmbeddings(10, 16, max_length=8, dropout=0.5), torch.randint(10, (2, 8))
+    layer = TransformerEmbeddings(10, 16, max_length=8, dropout=0.5)
+    tokens = torch.randint(10, (2, 8))
     assert (layer.token_embedding.d_model, layer.pos_encoding.pe.shape) == (16, (8, 16))
     assert layer.pos_encoding.pe[3, 2:4].tolist() == pytest.approx(
         [f(3 / 10000 ** (1 / 8)) for f in (math.sin, math.cos)]
@@ -45,10 +53,13 @@ def test_layer_norm_divides_by_the_unbiased_deviation(values: list[float]) -> No
     layer = LayerNorm(len(values), eps=1e-3)
     nn.init.constant_(layer.gamma, 3.0)
     nn.init.constant_(layer.beta, -1.0)
-    mean, deviation = statistics.fmean(values), statistics.stdev(values)
+    mean = statistics.fmean(values)
+    deviation = statistics.stdev(values)
     expected = [3 * (value - mean) / (deviation + 1e-3) - 1 for value in values]
     found = layer(torch.tensor(values, dtype=torch.float64))
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=3e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        found, torch.tensor(expected, dtype=torch.float64), atol=3e-6, rtol=1e-6
+    )
 
 
 @settings(max_examples=50, deadline=None)
@@ -62,18 +73,30 @@ def test_layer_norm_divides_by_the_unbiased_deviation(values: list[float]) -> No
     seed=st.integers(0, 99),
 )
 def test_attention_is_the_courses_formula_with_any_mask(
-    heads: int | None, queries: int, keys: int, mask_axes: set[int], leading: int, as_numbers: bool, seed: int
+    heads: int | None,
+    queries: int,
+    keys: int,
+    mask_axes: set[int],
+    leading: int,
+    as_numbers: bool,
+    seed: int,
 ) -> None:
     torch.manual_seed(seed)
     lead = (2,) if heads is None else (2, heads)
-    Q, K, V = torch.randn(*lead, queries, 4), torch.randn(*lead, keys, 4), torch.randn(*lead, keys, 5)
+    Q = torch.randn(*lead, queries, 4)
+    K = torch.randn(*lead, keys, 4)
+    V = torch.randn(*lead, keys, 5)
     shape = (*lead, queries, keys)
     # 1 along some axes, and without some of the leading ones.
-    mask_shape = [size if axis in mask_axes else 1 for axis, size in enumerate(shape)][min(leading, len(shape) - 1) :]
+    mask_shape = [size if axis in mask_axes else 1 for axis, size in enumerate(shape)][
+        min(leading, len(shape) - 1) :
+    ]
     mask = torch.rand(mask_shape) < 0.6
     mask[..., 0] = True  # so that every query sees a key
     output, weights = scaled_dot_product_attention(Q, K, V, mask.int() if as_numbers else mask)
-    expected = (Q @ K.transpose(-2, -1) / Q.shape[-1] ** 0.5).masked_fill(mask == 0, -1e9).softmax(-1)
+    expected = (
+        (Q @ K.transpose(-2, -1) / Q.shape[-1] ** 0.5).masked_fill(mask == 0, -1e9).softmax(-1)
+    )
     torch.testing.assert_close(weights, expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(output, expected @ V, atol=1e-6, rtol=1e-5)
 
@@ -87,19 +110,23 @@ def test_a_query_that_sees_nothing_gets_zeros() -> None:
 
 
 def test_dropout_drops_weights_in_training_only() -> None:
-    x, dropout = torch.randn(1, 6, 4), nn.Dropout(0.5)
+    x = torch.randn(1, 6, 4)
+    dropout = nn.Dropout(0.5)
     plain, weights = scaled_dot_product_attention(x, x, x)
     many = x.expand(2000, -1, -1)
     dropped = scaled_dot_product_attention(many, many, many, dropout=dropout)[0]
     assert (dropped[0] - plain).abs().max() > 0.01
     torch.testing.assert_close(dropped.mean(0, keepdim=True), plain, atol=0.1, rtol=0)
     torch.testing.assert_close(scaled_dot_product_attention(x, x, x, dropout=dropout)[1], weights)
-    torch.testing.assert_close(scaled_dot_product_attention(x, x, x, dropout=dropout.eval())[0], plain)
+    torch.testing.assert_close(
+        scaled_dot_product_attention(x, x, x, dropout=dropout.eval())[0], plain
+    )
 
 
 @pytest.mark.parametrize("masked", ["nothing", "padding", "future"])
 def test_the_block_and_its_weights_are_torchs_with_the_same_parameters(masked: str) -> None:
-    block, x = TransformerBlock(24, 4, 40).eval(), torch.randn(3, 7, 24)
+    block = TransformerBlock(24, 4, 40).eval()
+    x = torch.randn(3, 7, 24)
     for weight in block.parameters():
         nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.3)
     theirs = nn.TransformerEncoderLayer(24, 4, 40, batch_first=True).eval()
@@ -119,7 +146,8 @@ def test_the_block_and_its_weights_are_torchs_with_the_same_parameters(masked: s
     real = torch.arange(7) < torch.tensor([[7], [4], [1]])
     future = torch.ones(7, 7, dtype=torch.bool).tril()
     mask = {"nothing": None, "padding": real[:, None, None, :], "future": future}[masked]
-    hidden, unreal = ~future if masked == "future" else None, ~real if masked == "padding" else None
+    hidden = ~future if masked == "future" else None
+    unreal = ~real if masked == "padding" else None
     output, weights = block(x, mask)
     # Torch's fused path gives zeros at padded positions, which mean nothing in either.
     meant = real if masked == "padding" else torch.ones_like(real)
@@ -129,7 +157,9 @@ def test_the_block_and_its_weights_are_torchs_with_the_same_parameters(masked: s
     torch.testing.assert_close(weights, theirs.self_attn(x, x, x, **options)[1], atol=1e-6, rtol=0)
     if masked != "future":
         padding = real if masked == "padding" else None
-        torch.testing.assert_close(block.as_layer()(x, key_padding=padding), output, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(
+            block.as_layer()(x, key_padding=padding), output, atol=1e-6, rtol=1e-6
+        )
 
 
 def model(**changes: float) -> MiniTransformer:
@@ -145,16 +175,22 @@ def texts() -> Tensor:
 
 
 def test_the_model_is_the_encoder_with_the_same_weights() -> None:
-    mini, tokens = model(), texts()
+    mini = model()
+    tokens = texts()
     state = torch.get_rng_state()
     encoder = mini.encoder
     assert torch.equal(torch.get_rng_state(), state)
     logits, weights = mini(tokens)
     torch.testing.assert_close(encoder(tokens), logits, atol=1e-6, rtol=1e-6)
-    assert {id(weight) for weight in encoder.parameters()} == {id(weight) for weight in mini.parameters()}
+    assert {id(weight) for weight in encoder.parameters()} == {
+        id(weight) for weight in mini.parameters()
+    }
     assert not any(weight.is_meta for weight in encoder.state_dict().values())
     block = 4 * (24 * 24 + 24) + 24 * 40 + 40 + 40 * 24 + 24 + 4 * 24
-    assert sum(weight.numel() for weight in mini.parameters()) == 30 * 24 + 2 * block + 2 * 24 + 24 * 3 + 3
+    assert (
+        sum(weight.numel() for weight in mini.parameters())
+        == 30 * 24 + 2 * block + 2 * 24 + 24 * 3 + 3
+    )
     assert [tuple(each.shape) for each in weights] == [(4, 4, 9, 9)] * 2
     for each in weights:
         torch.testing.assert_close(each.sum(-1), torch.ones(4, 4, 9))
@@ -165,14 +201,16 @@ def test_the_model_is_the_encoder_with_the_same_weights() -> None:
 def test_both_drop_as_much_in_training() -> None:
     mini = model(dropout=0.3).train()
     same = texts()[1:2].repeat(6000, 1)
-    theirs, ours = mini.encoder(same), mini(same)[0]
+    theirs = mini.encoder(same)
+    ours = mini(same)[0]
     torch.testing.assert_close(ours.mean(0), theirs.mean(0), atol=0.15, rtol=0)
     torch.testing.assert_close(ours.std(0), theirs.std(0), atol=0, rtol=0.05)
     assert theirs.std(0).min() > 0.5
 
 
 def test_an_encoder_of_its_configuration_can_take_its_weights() -> None:
-    mini, tokens = model(dropout=0.3), texts()
+    mini = model(dropout=0.3)
+    tokens = texts()
     encoder = Encoder(mini.config).eval()
     encoder.load_state_dict(mini.encoder.state_dict())
     torch.testing.assert_close(encoder(tokens), mini(tokens)[0], atol=1e-6, rtol=1e-6)
@@ -182,20 +220,23 @@ def test_an_encoder_of_its_configuration_can_take_its_weights() -> None:
 
 
 def test_a_mask_of_ones_gives_what_the_course_computes() -> None:
-    mini, tokens = model(), texts()
+    mini = model()
+    tokens = texts()
     x = mini.embeddings(tokens)
     for block in mini.transformer_blocks:
         x, _ = block(x)
     found = mini(tokens, torch.ones_like(tokens))[0]
     torch.testing.assert_close(found, mini.classifier(mini.ln_f(x).mean(1)), atol=1e-5, rtol=1e-5)
-    # Over padding too: so the shortest text's prediction moves most, and that of the full one stays.
+    # Over padding too: so the shortest text's prediction moves most, and that of the full one
+    # stays.
     moved = (found - mini(tokens)[0]).abs().amax(1)
     assert moved[0] < 1e-6
     assert moved[1:].min() > 1e-3
 
 
 def test_a_given_mask_decides_what_is_real() -> None:
-    mini, tokens = model(), texts()
+    mini = model()
+    tokens = texts()
     tokens[:, 4] = 0
     mask = torch.arange(9) < 5
     found = mini(tokens, mask.expand(4, 9).int())[0]
@@ -221,7 +262,10 @@ def test_a_given_mask_decides_what_is_real() -> None:
             ),
             "numbers other than 0 and 1",
         ),
-        (lambda: model()(torch.ones(1, 3).long(), torch.ones(1, 4)), r"attention_mask of shape \[1, 4\]"),
+        (
+            lambda: model()(torch.ones(1, 3).long(), torch.ones(1, 4)),
+            r"attention_mask of shape \[1, 4\]",
+        ),
         (lambda: model()(torch.ones(1, 3).long(), torch.full((1, 3), 0.5)), "mask with numbers"),
     ],
 )

@@ -1,4 +1,6 @@
-"""The course's tokenizer and data set, its training, its view of attention, and its count of operations."""
+"""The course's tokenizer and data set, its training, its view of attention, and its count of
+operations.
+"""
 
 import copy
 from collections.abc import Iterator
@@ -36,7 +38,8 @@ def tokenizer(vocab_size: int = 100) -> SimpleTokenizer:
     return made
 
 
-COURSE, LIBRARY = tokenizer(), WordTokenizer.from_texts(TEXTS, 100)
+COURSE = tokenizer()
+LIBRARY = WordTokenizer.from_texts(TEXTS, 100)
 
 
 @given(st.text(max_size=60))
@@ -51,7 +54,10 @@ def test_the_vocabulary_has_the_most_frequent_words_after_the_special_ones() -> 
     words = tokenizer(6)
     assert words.vocab == {"<PAD>": 0, "<UNK>": 1, "<CLS>": 2, "a": 3, "good": 4, "movie": 5}
     assert (words.pad_token, words.unk_token, words.cls_token) == ("<PAD>", "<UNK>", "<CLS>")
-    assert words.decode(words.tokenize("A good movie, a GOOD plot.")) == "a good movie <UNK> a good <UNK> <UNK>"
+    assert (
+        words.decode(words.tokenize("A good movie, a GOOD plot."))
+        == "a good movie <UNK> a good <UNK> <UNK>"
+    )
     assert words.decode([4, 999]) == "good"
     assert words.clean_text("  A\tGood \n Movie! ") == "a good movie!"
     assert len(words.tokenize("good")) == 128
@@ -91,7 +97,14 @@ BAD = ["a dull film", "bad acting", "i hate it", "an awful plot", "dull and bad"
 
 def small_model(vocab_size: int = 30, dropout: float = 0.1) -> MiniTransformer:
     return MiniTransformer(
-        vocab_size, d_model=16, num_heads=2, num_layers=1, d_ff=16, max_length=8, num_classes=2, dropout=dropout
+        vocab_size,
+        d_model=16,
+        num_heads=2,
+        num_layers=1,
+        d_ff=16,
+        max_length=8,
+        num_classes=2,
+        dropout=dropout,
     )
 
 
@@ -120,14 +133,24 @@ class Plain(nn.Module):
 
 
 def by_hand(
-    model: nn.Module, training: list[dict[str, Tensor]], held_out: list[dict[str, Tensor]], epochs: int
+    model: nn.Module,
+    training: list[dict[str, Tensor]],
+    held_out: list[dict[str, Tensor]],
+    epochs: int,
 ) -> dict:
     """The course's loop, with AdamW."""
-    history: dict[str, list[float]] = {"train_loss": [], "train_acc": [], "val_loss": [], "val_acc": []}
+    history: dict[str, list[float]] = {
+        "train_loss": [],
+        "train_acc": [],
+        "val_loss": [],
+        "val_acc": [],
+    }
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.01)
     for _ in range(epochs):
         for name, data in (("train", training), ("val", held_out)):
-            losses, hits, total = [], 0, 0
+            losses = []
+            hits = 0
+            total = 0
             for batch in data:
                 logits = model(batch["input_ids"])
                 loss = F.cross_entropy(logits, batch["labels"])
@@ -144,10 +167,14 @@ def by_hand(
 
 
 @pytest.mark.parametrize("in_tuple", [False, True])
-def test_history_is_what_the_courses_loop_counts(in_tuple: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    model, twin = Plain(in_tuple), Plain(False)
+def test_history_is_what_the_courses_loop_counts(
+    in_tuple: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Plain(in_tuple)
+    twin = Plain(False)
     twin.load_state_dict(model.state_dict())
-    training, held_out = [*batches(3), *batches(1, size=2)], batches(2, size=6)
+    training = [*batches(3), *batches(1, size=2)]
+    held_out = batches(2, size=6)
     history = train_transformer(model, training, held_out, num_epochs=3, learning_rate=0.05)
     expected = by_hand(twin, training, held_out, 3)
     assert set(history) == set(expected)
@@ -169,7 +196,11 @@ def test_the_courses_model_learns_words_that_decide() -> None:
     data = SentimentDataset(GOOD + BAD, [1] * 6 + [0] * 6, words, max_length=8)
     model = small_model(len(words.vocab))
     history = train_transformer(
-        model, DataLoader(data, batch_size=4, shuffle=True), DataLoader(data, batch_size=5), 20, 1e-2
+        model,
+        DataLoader(data, batch_size=4, shuffle=True),
+        DataLoader(data, batch_size=5),
+        20,
+        1e-2,
     )
     assert len(history["val_acc"]) == 20
     assert history["val_acc"][-1] == 100
@@ -179,7 +210,8 @@ def test_the_courses_model_learns_words_that_decide() -> None:
 
 def test_random_numbers_follow_torchs_seed() -> None:
     data = [{name: rows[i] for name, rows in batches(1, size=12)[0].items()} for i in range(12)]
-    start, histories = small_model(), []
+    start = small_model()
+    histories = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
         loader = DataLoader(data, batch_size=4, shuffle=True)  # type: ignore[arg-type, var-annotated]
@@ -189,7 +221,8 @@ def test_random_numbers_follow_torchs_seed() -> None:
 
 
 def test_dropout_is_on_in_training_and_off_in_validation() -> None:
-    model, same = small_model(dropout=0.5), batches(1, size=8)
+    model = small_model(dropout=0.5)
+    same = batches(1, size=8)
     frozen = copy.deepcopy(model).eval()
     history = train_transformer(model, same, same, 1, learning_rate=1e-9)
     expected = F.cross_entropy(frozen(same[0]["input_ids"])[0], same[0]["labels"]).item()
@@ -239,18 +272,28 @@ def _no_figure_stays_open() -> Iterator[None]:
     plt.close("all")
 
 
-def reader(num_layers: int, num_heads: int, num_classes: int = 2) -> tuple[MiniTransformer, SimpleTokenizer]:
+def reader(
+    num_layers: int, num_heads: int, num_classes: int = 2
+) -> tuple[MiniTransformer, SimpleTokenizer]:
     tokenizer = SimpleTokenizer(20)
     tokenizer.build_vocab(["the film is great !"])
     model = MiniTransformer(
-        len(tokenizer.vocab), 5 * num_heads, num_heads, num_layers, 16, max_length=16, num_classes=num_classes
+        len(tokenizer.vocab),
+        5 * num_heads,
+        num_heads,
+        num_layers,
+        16,
+        max_length=16,
+        num_classes=num_classes,
     )
     nn.init.normal_(model.classifier.weight)
     return model, tokenizer
 
 
 @pytest.mark.parametrize(("num_layers", "num_heads"), [(1, 2), (3, 6)])
-def test_a_panel_for_each_layer_and_each_of_the_first_four_heads(num_layers: int, num_heads: int) -> None:
+def test_a_panel_for_each_layer_and_each_of_the_first_four_heads(
+    num_layers: int, num_heads: int
+) -> None:
     model, tokenizer = reader(num_layers, num_heads)
     figure = draw_attention_grid(model, tokenizer, "The film: great!", max_length=8)
     panels = [ax for ax in figure.axes if ax.get_title()]
@@ -261,8 +304,17 @@ def test_a_panel_for_each_layer_and_each_of_the_first_four_heads(num_layers: int
         shown = np.asarray(ax.images[0].get_array())
         np.testing.assert_allclose(shown, values.detach().numpy(), atol=1e-6)
         np.testing.assert_allclose(shown.sum(1), 1, atol=1e-5)
-        assert [label.get_text() for label in ax.get_yticklabels()] == ["<CLS>", "the", "film", "<UNK>", "great", "!"]
-        assert ax.images[0].get_clim() == pytest.approx((0, max(each.max().item() for each in expected)))
+        assert [label.get_text() for label in ax.get_yticklabels()] == [
+            "<CLS>",
+            "the",
+            "film",
+            "<UNK>",
+            "great",
+            "!",
+        ]
+        assert ax.images[0].get_clim() == pytest.approx(
+            (0, max(each.max().item() for each in expected))
+        )
     assert panels[-1].get_title() == f"Layer {num_layers}, head {min(4, num_heads)}"
 
 
@@ -322,10 +374,14 @@ def test_odd_texts_have_a_short_title_that_can_be_drawn(
 
 @pytest.mark.parametrize(("d_model", "d_ff"), [(8, 40), (8, 5), (64, 256)])
 @pytest.mark.parametrize("joined", [False, True])
-def test_attention_overtakes_at_the_first_length_at_which_it_takes_more(d_model: int, d_ff: int, joined: bool) -> None:
+def test_attention_overtakes_at_the_first_length_at_which_it_takes_more(
+    d_model: int, d_ff: int, joined: bool
+) -> None:
     def more(length: int) -> bool:
         parts = analyze_complexity(d_model, length, 4, d_ff)
         attention = parts["executed_attention"] + (parts["executed_projections"] if joined else 0)
         return attention > parts["executed_feedforward"]
 
-    assert overtakes(d_model, d_ff, with_projections=joined) == next(n for n in range(1, 1000) if more(n))
+    assert overtakes(d_model, d_ff, with_projections=joined) == next(
+        n for n in range(1, 1000) if more(n)
+    )

@@ -13,7 +13,14 @@ from matplotlib.text import Annotation
 from torch import nn
 
 from glassformer.labs.sentiment.figures import EVENTS, draw_recurrent_and_parallel, draw_timeline
-from glassformer.labs.sentiment.model_diagram import Part, architecture, block, draw, one_block, whole
+from glassformer.labs.sentiment.model_diagram import (
+    Part,
+    architecture,
+    block,
+    draw,
+    one_block,
+    whole,
+)
 from readable import check_readable
 from refusals import refused
 from small_models import BERT, encoder
@@ -26,19 +33,30 @@ def test_it_can_be_read(drawing: Callable[[], Figure]) -> None:
 
 def arrows(ax: Axes) -> list[tuple[Any, Any, bool]]:
     """Start, end, and whether it is highlighted."""
-    found = [text for text in ax.texts if isinstance(text, Annotation) and text.arrow_patch is not None]
-    return [(text.xyann, text.xy, text.arrow_patch.get_linewidth() > 2) for text in found if text.arrow_patch]
+    found = [
+        text for text in ax.texts if isinstance(text, Annotation) and text.arrow_patch is not None
+    ]
+    return [
+        (text.xyann, text.xy, text.arrow_patch.get_linewidth() > 2)
+        for text in found
+        if text.arrow_patch
+    ]
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])
 def test_links_from_the_first_word_to_the_last(count: int) -> None:
-    recurrence, attention = draw_recurrent_and_parallel(" ".join(f"w{n}" for n in range(count))).axes
+    recurrence, attention = draw_recurrent_and_parallel(
+        " ".join(f"w{n}" for n in range(count))
+    ).axes
     for ax, links, expected in ((recurrence, 2 * count - 1, count), (attention, count**2, 1)):
         drawn = arrows(ax)
         assert len(drawn) == links
-        at, steps, ways = (0, 0), 0, {start: end for start, end, highlighted in drawn if highlighted}
+        at = (0, 0)
+        steps = 0
+        ways = {start: end for start, end, highlighted in drawn if highlighted}
         while at != (count - 1, 1):
-            at, steps = ways[at], steps + 1
+            at = ways[at]
+            steps = steps + 1
         assert steps == expected
         assert f"{expected} link" in ax.get_title(loc="left")
     assert f"{count} steps" in recurrence.get_title(loc="left")
@@ -52,12 +70,17 @@ def test_the_time_line_is_true_to_scale() -> None:
     known = [event for event in EVENTS if event["parameters"] is not None]
     drawn_at = [np.asarray(drawn.get_data(), dtype=float) for drawn in sizes.lines]
     points = [tuple(place[:, 0]) for place in drawn_at if place.size]
-    assert points == [(event["year"] + (event["month"] - 0.5) / 12, event["parameters"]) for event in known]
+    assert points == [
+        (event["year"] + (event["month"] - 0.5) / 12, event["parameters"]) for event in known
+    ]
     assert len(unknown.lines) == len(EVENTS) - len(known)
     assert sizes.get_yscale() == "log"
     texts = {text.get_text() for ax in (sizes, unknown) for text in ax.texts}
     assert {"GPT-3, 175 B", "BERT, 340 M", "Switch, 1.6 T", "GPT-4"} <= texts
-    markers = {text.get_text(): drawn.get_marker() for text, drawn in zip(sizes.texts, sizes.lines, strict=False)}
+    markers = {
+        text.get_text(): drawn.get_marker()
+        for text, drawn in zip(sizes.texts, sizes.lines, strict=False)
+    }
     assert markers["Switch, 1.6 T"] == markers["gpt-oss-120b, 117 B"] != markers["GPT-3, 175 B"]
 
 
@@ -72,7 +95,11 @@ def test_dates_and_sizes_are_those_of_the_publications() -> None:
     assert by_name["PaLM"]["parameters"] == 540e9
 
 
-KINDS: dict[str, dict[str, Any]] = {"course": {}, "BERT": BERT, "norms before": {"norm_first": True}}
+KINDS: dict[str, dict[str, Any]] = {
+    "course": {},
+    "BERT": BERT,
+    "norms before": {"norm_first": True},
+}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -83,23 +110,46 @@ def texts(figure: Figure) -> str:
 @every_kind
 def test_the_parameters_of_the_parts_are_all_there_are(kind: str) -> None:
     model = encoder(**KINDS[kind])
-    assert sum(part.parameters for part in whole(model)) == sum(weight.numel() for weight in model.parameters())
+    assert sum(part.parameters for part in whole(model)) == sum(
+        weight.numel() for weight in model.parameters()
+    )
     for layer, own in enumerate(model.layers):
-        assert sum(part.parameters for part in one_block(model, layer)) == sum(p.numel() for p in own.parameters())
+        assert sum(part.parameters for part in one_block(model, layer)) == sum(
+            p.numel() for p in own.parameters()
+        )
 
 
 def test_shapes_are_those_of_a_run() -> None:
     shapes = [part.output_shape for part in whole(encoder()) if part.output_shape]
-    assert shapes[:2] + shapes[-2:] == ["[batch, position]", "[batch, position, 8]", "[batch, 8]", "[batch, 2]"]
+    assert shapes[:2] + shapes[-2:] == [
+        "[batch, position]",
+        "[batch, position, 8]",
+        "[batch, 8]",
+        "[batch, 2]",
+    ]
     inner = [part.output_shape for part in one_block(encoder())]
-    assert inner[1:5] == ["2 x [batch, position, 4]", "[batch, 2, query, key]", *["[batch, position, 8]"] * 2]
+    assert inner[1:5] == [
+        "2 x [batch, position, 4]",
+        "[batch, 2, query, key]",
+        *["[batch, position, 8]"] * 2,
+    ]
     assert inner[7:9] == ["[batch, position, 20]"] * 2
 
 
 def test_sums_skip_their_half() -> None:
     after, before = (one_block(encoder(norm_first=first)) for first in (False, True))
-    assert [part.name for part in after if part.kind in ("norm", "sum")] == ["+", "LayerNorm", "+", "LayerNorm"]
-    assert [part.name for part in before if part.kind in ("norm", "sum")] == ["LayerNorm", "+", "LayerNorm", "+"]
+    assert [part.name for part in after if part.kind in ("norm", "sum")] == [
+        "+",
+        "LayerNorm",
+        "+",
+        "LayerNorm",
+    ]
+    assert [part.name for part in before if part.kind in ("norm", "sum")] == [
+        "LayerNorm",
+        "+",
+        "LayerNorm",
+        "+",
+    ]
     assert [part.skips for part in after if part.kind == "sum"] == [4, 3]
     assert [part.skips for part in before if part.kind == "sum"] == [5, 4]
 
@@ -107,15 +157,32 @@ def test_sums_skip_their_half() -> None:
 def test_an_encoder_says_its_sizes() -> None:
     figure = architecture(encoder())
     shown = texts(figure)
-    for expected in ("50 x 8, times sqrt(8)", "sines and cosines, 16 x 8, added", "2 heads of 4", "8 → 20 → 8, GELU"):
+    for expected in (
+        "50 x 8, times sqrt(8)",
+        "sines and cosines, 16 x 8, added",
+        "2 heads of 4",
+        "8 → 20 → 8, GELU",
+    ):
         assert expected in shown
-    for expected in ("3 blocks", "mean over real tokens", "8 → 2 classes", "[batch, 2]", "3 x 288 parameters"):
+    for expected in (
+        "3 blocks",
+        "mean over real tokens",
+        "8 → 2 classes",
+        "[batch, 2]",
+        "3 x 288 parameters",
+    ):
         assert expected in shown
     assert shown.count("LayerNorm") == 3
     assert "Encoder: " in shown
     assert "Last LayerNorm" in shown
     bert = texts(architecture(encoder(**BERT)))
-    for expected in ("learned, 16 x 8", "Token types", "2 x 8, added", "Embedding LayerNorm", "no classification head"):
+    for expected in (
+        "learned, 16 x 8",
+        "Token types",
+        "2 x 8, added",
+        "Embedding LayerNorm",
+        "no classification head",
+    ):
         assert expected in bert
     assert "sqrt" not in bert
     assert "Last" not in bert
@@ -124,7 +191,10 @@ def test_an_encoder_says_its_sizes() -> None:
 @every_kind
 def test_the_drawings_can_be_read(kind: str) -> None:
     model = encoder(**KINDS[kind])
-    for figure, parts, frames in ((architecture(model), whole(model), 1), (block(model), one_block(model), 0)):
+    for figure, parts, frames in (
+        (architecture(model), whole(model), 1),
+        (block(model), one_block(model), 0),
+    ):
         check_readable(figure)
         ax = figure.axes[0]
         assert len(ax.findobj(Circle)) == len(ax.lines) == 2
@@ -134,9 +204,14 @@ def test_the_drawings_can_be_read(kind: str) -> None:
 
 def test_frames_stand_around_neighbours() -> None:
     for captions in product(("", "a", "b"), repeat=2):
-        parts = [Part(f"part {n}", "norm", output_shape=f"[{n}]", block=caption) for n, caption in enumerate(captions)]
+        parts = [
+            Part(f"part {n}", "norm", output_shape=f"[{n}]", block=caption)
+            for n, caption in enumerate(captions)
+        ]
         figure = draw(parts, "frames")
-        expected = sum(c != "" and c != before for before, c in zip(("", *captions), captions, strict=False))
+        expected = sum(
+            c != "" and c != before for before, c in zip(("", *captions), captions, strict=False)
+        )
         assert len(figure.axes[0].findobj(FancyBboxPatch)) == 2 + expected
         check_readable(figure)
 

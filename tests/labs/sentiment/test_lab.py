@@ -1,4 +1,6 @@
-"""Where texts come from, and the lab from start to end in the smallest sizes: what it leaves, how it goes on."""
+"""Where texts come from, and the lab from start to end in the smallest sizes: what it leaves, how
+it goes on.
+"""
 
 import dataclasses
 import json
@@ -15,7 +17,11 @@ from glassformer.labs.sentiment import LAB, sources
 from glassformer.labs.sentiment.sources import REVIEWS, find_data, kind_examples
 from refusals import refused
 
-ROWS = [f"{word} number {number}\t{label}" for number in range(20) for word, label in (("good", 1), ("bad", 0))]
+ROWS = [
+    f"{word} number {number}\t{label}"
+    for number in range(20)
+    for word, label in (("good", 1), ("bad", 0))
+]
 
 
 def write(path: Path, rows: list[str]) -> None:
@@ -56,11 +62,19 @@ def test_other_data_is_looked_at_through_the_reviews() -> None:
 @pytest.mark.parametrize(
     ("classes", "labels"),
     [
-        *(((first, second), [0, 1, 1]) for first, second in (("neg", "pos"), ("Negative", "Positive"), ("0", "1"))),
+        *(
+            ((first, second), [0, 1, 1])
+            for first, second in (("neg", "pos"), ("Negative", "Positive"), ("0", "1"))
+        ),
         (("positive", "neg"), [1, 0, 0]),  # turned round
         *(
             (classes, None)
-            for classes in (("ham", "spam"), ("negative", "neutral", "positive"), ("1", "2"), ("pos", "positive"))
+            for classes in (
+                ("ham", "spam"),
+                ("negative", "neutral", "positive"),
+                ("1", "2"),
+                ("pos", "positive"),
+            )
         ),
     ],
 )
@@ -68,7 +82,9 @@ def test_praise_and_blame_are_known_by_the_names_of_classes(
     classes: tuple[str, ...], labels: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = tuple(Example(f"text of {label}", label) for label in (0, 1, len(classes) - 1))
-    monkeypatch.setattr(sources, "from_hub", lambda name: SentimentData(part, part[:1], part[1:], classes))
+    monkeypatch.setattr(
+        sources, "from_hub", lambda name: SentimentData(part, part[:1], part[1:], classes)
+    )
     if labels is None:
         with refused(f"the classes {', '.join(classes)}"):
             find_data("someone/films")
@@ -76,7 +92,11 @@ def test_praise_and_blame_are_known_by_the_names_of_classes(
     _, data = find_data("someone/films")
     assert data.classes == tuple(sorted(classes))
     assert [example.text for example in data.train] == [example.text for example in part]
-    for examples, expected in ((data.train, labels), (data.validation, labels[:1]), (data.test, labels[1:])):
+    for examples, expected in (
+        (data.train, labels),
+        (data.validation, labels[:1]),
+        (data.test, labels[1:]),
+    ):
         assert [example.label for example in examples] == expected
 
 
@@ -105,8 +125,11 @@ def stopped(name: str) -> Any:
 
 
 @pytest.mark.slow
-def test_it_leaves_a_report_and_a_classifier_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, texts = tmp_path / "run", tmp_path / "mine.tsv"
+def test_it_leaves_a_report_and_a_classifier_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    texts = tmp_path / "mine.tsv"
     write(texts, ROWS)
     asked = {"quick": True, "seed": 1, "data": str(texts), **TINY}
     with pytest.raises(KeyboardInterrupt):
@@ -121,12 +144,15 @@ def test_it_leaves_a_report_and_a_classifier_and_goes_on(tmp_path: Path, capsys:
     assert "trained on mine (32 training" in text
     assert "### 7. " in text
     assert {path.stem for path in (out / "figures").iterdir()} == set(LAB.figures)
-    assert len(json.loads((out / "results.json").read_text(encoding="utf-8"))["models"]["rows"]) == 3
+    assert (
+        len(json.loads((out / "results.json").read_text(encoding="utf-8"))["models"]["rows"]) == 3
+    )
     assert load_classifier(out / "classifier").probabilities(["A fine film."]).shape == (1, 2)
 
 
 def test_other_texts_under_the_same_name_are_refused(tmp_path: Path) -> None:
-    texts, out = tmp_path / "mine.tsv", tmp_path / "run"
+    texts = tmp_path / "mine.tsv"
+    out = tmp_path / "run"
     write(texts, ROWS)
     for resume in (False, True):
         with pytest.raises(KeyboardInterrupt):

@@ -8,11 +8,15 @@ from glassformer.labs.sentiment.experiments import mini_transformer
 from glassformer.labs.sentiment.experiments.mini_transformer import SeesPadding, train_course
 
 FEW = tuple(
-    Example(f"a {word} {thing}", label) for thing in ("film", "book") for word, label in (("good", 1), ("bad", 0))
+    Example(f"a {word} {thing}", label)
+    for thing in ("film", "book")
+    for word, label in (("good", 1), ("bad", 0))
 )
 
 
-def test_the_same_seed_trains_the_same_model_and_leaves_the_generator_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_seed_trains_the_same_model_and_leaves_the_generator_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     before = torch.random.get_rng_state()
     one, same, other = (train_course(FEW, FEW[:2], seed, epochs=1) for seed in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -33,6 +37,8 @@ def test_seeing_padding_is_what_the_model_computes_with_a_mask_of_ones() -> None
 
 
 def test_ctrl_c_is_no_shorter_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mini_transformer, "train_transformer", lambda *arguments: {"val_acc": [50.0]})
+    monkeypatch.setattr(
+        mini_transformer, "train_transformer", lambda *arguments: {"val_acc": [50.0]}
+    )
     with pytest.raises(KeyboardInterrupt):
         train_course(FEW, FEW[:2], seed=0, epochs=2)

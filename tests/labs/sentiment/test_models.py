@@ -1,4 +1,6 @@
-"""The table of models: medians, comparisons that know the noise, accuracy by kind, calibration by hand, figures."""
+"""The table of models: medians, comparisons that know the noise, accuracy by kind, calibration by
+hand, figures.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -24,7 +26,11 @@ from glassformer.labs.sentiment.experiments.recipes import FROM_SCRATCH, Trainin
 from glassformer.labs.sentiment.tfidf import TfidfRecipe
 from readable import check_readable
 
-TEXTS = [Example(f"{word} {number}", label) for number in range(6) for word, label in (("good", 1), ("bad", 0))]
+TEXTS = [
+    Example(f"{word} {number}", label)
+    for number in range(6)
+    for word, label in (("good", 1), ("bad", 0))
+]
 SHORT = TrainingRecipe(2, 8, 0.01, 0.0)
 DATA = SentimentData(tuple(TEXTS[:8]), tuple(TEXTS[8:10]), tuple(TEXTS[10:]))
 KINDS = (Example("good", 1), Example("bad", 0, "irony"), Example("good", 0, "irony"))
@@ -32,7 +38,8 @@ KINDS = (Example("good", 1), Example("bad", 0, "irony"), Example("good", 0, "iro
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=40))
 def test_reliability_counts_every_text_once(pairs: list[tuple[float, bool]]) -> None:
-    chosen, actual = np.array([p for p, _ in pairs]), [int(label) for _, label in pairs]
+    chosen = np.array([p for p, _ in pairs])
+    actual = [int(label) for _, label in pairs]
     bins = reliability(np.stack([1 - chosen, chosen], axis=1), actual)
     assert sum(each.count for each in bins) == len(pairs)
     assert sum(each.count * each.predicted for each in bins) == pytest.approx(chosen.sum())
@@ -71,7 +78,9 @@ def test_word_counts_are_measured(tmp_path: Path) -> None:
 
 
 def models(num_test: int = 1000, **accuracies: list[float]) -> Models:
-    """Models of these names and test accuracies, "counts" without a seed; validation accuracies are the same."""
+    """Models of these names and test accuracies, "counts" without a seed; validation accuracies are
+    the same.
+    """
     row = ModelResult("", None, "", True, 10, 0.5, 0.5, 0.5, 0.1, {"plain": 0.5}, [])
     rows = [
         dataclasses.replace(
@@ -90,13 +99,21 @@ def models(num_test: int = 1000, **accuracies: list[float]) -> Models:
 
 def test_the_median_is_the_row_in_the_middle() -> None:
     found = models(one=[0.83, 0.80, 0.81], two=[0.83, 0.80], three=[0.7])
-    assert {name: row.seed for name, row in found.medians.items()} == {"one": 2, "two": 1, "three": 0}
+    assert {name: row.seed for name, row in found.medians.items()} == {
+        "one": 2,
+        "two": 1,
+        "three": 0,
+    }
     assert found.spread("one") == pytest.approx(0.03)
 
 
 def test_comparisons_know_the_noise() -> None:
     found = models(counts=[0.80], same=[0.81], better=[0.9], worse=[0.7], wide=[0.8, 0.89, 0.9])
-    assert found.compared("counts") == {"better": ["better"], "alike": ["same", "wide"], "worse": ["worse"]}
+    assert found.compared("counts") == {
+        "better": ["better"],
+        "alike": ["same", "wide"],
+        "worse": ["worse"],
+    }
     assert found.beats_chance("worse")
     assert not models(num_test=30, one=[0.6]).beats_chance("one")
     assert not models(num_test=3, one=[1.0]).beats_chance("one")
@@ -131,7 +148,9 @@ def test_calibration_shows_share_against_probability() -> None:
     for ax, each in zip(figure.axes, DRAWN, strict=True):
         np.testing.assert_array_equal(ax.lines[0].get_data(), [[0, 1], [0, 1]])
         points = np.asarray(ax.containers[0][0].get_data())
-        np.testing.assert_array_equal(points, [[b.predicted for b in each.bins], [b.actual for b in each.bins]])
+        np.testing.assert_array_equal(
+            points, [[b.predicted for b in each.bins], [b.actual for b in each.bins]]
+        )
         assert ax.get_title(loc="left") == f"{each.name}\nerror 0.031"
     assert len(draw_calibration([*DRAWN, DRAWN[0]]).axes) == 4
 
@@ -141,10 +160,16 @@ def test_bars_are_the_accuracies_in_groups() -> None:
     check_readable(figure)
     (ax,) = figure.axes
     bars = [container for container in ax.containers if not hasattr(container, "has_yerr")]
-    assert [[bar.get_height() for bar in container] for container in bars] == [[0.9, 0.2], [1.0, 0.5]]
+    assert [[bar.get_height() for bar in container] for container in bars] == [
+        [0.9, 0.2],
+        [1.0, 0.5],
+    ]
     assert [container.get_label() for container in bars] == ["words", "encoder"]
     middles = [[bar.get_x() + bar.get_width() / 2 for bar in container] for container in bars]
     np.testing.assert_allclose(np.mean(middles, axis=0), [0, 1], atol=1e-12)
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["plain\n40 reviews", "irony\n10 reviews"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == [
+        "plain\n40 reviews",
+        "irony\n10 reviews",
+    ]
     looks = {(to_rgb(container[0].get_facecolor()), container[0].get_hatch()) for container in bars}
     assert len({hatch for _, hatch in looks}) == len({colour for colour, _ in looks}) == 2

@@ -1,4 +1,6 @@
-"""The leak, counted by hand and on the course's own sentences; padding, with changes recomputed from the model."""
+"""The leak, counted by hand and on the course's own sentences; padding, with changes recomputed
+from the model.
+"""
 
 import dataclasses
 import math
@@ -36,7 +38,9 @@ def result() -> LeakResult:
 
 def test_the_counts_are_those_of_the_set(result: LeakResult) -> None:
     copies = Counter(example.text for example in leaky_examples())
-    assert (result.num_examples, result.num_texts) == (sum(copies.values()), len(copies)) == (200, 20)
+    assert (
+        (result.num_examples, result.num_texts) == (sum(copies.values()), len(copies)) == (200, 20)
+    )
     for run in (*result.leaky, *result.clean):
         assert run.num_validated == 40
     assert result.leaky[0].num_seen == 40
@@ -46,7 +50,9 @@ def test_the_counts_are_those_of_the_set(result: LeakResult) -> None:
     assert (4 * result.clean[0].tfidf).is_integer()
     assert result.mean("leaky", "tfidf") == 1.0
     assert all(len(values) == 1 for values in result.histories["leaky"].values())
-    assert result.histories["clean"]["val_acc"][-1] == pytest.approx(100 * result.clean[0].transformer)
+    assert result.histories["clean"]["val_acc"][-1] == pytest.approx(
+        100 * result.clean[0].transformer
+    )
 
 
 def test_the_figure_shows_every_split(result: LeakResult) -> None:
@@ -70,7 +76,8 @@ def test_the_leak_makes_a_model_perfect_that_is_not() -> None:
 
 
 DOCUMENT = Path(
-    os.environ.get("GLASSFORMER_COURSE_TEXTS", Path(__file__).parents[4] / "shared" / "seeds"), "sentiment.txt"
+    os.environ.get("GLASSFORMER_COURSE_TEXTS", Path(__file__).parents[4] / "shared" / "seeds"),
+    "sentiment.txt",
 )
 
 
@@ -81,17 +88,23 @@ def sentences(name: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not DOCUMENT.exists(), reason="the course's document is not here; set GLASSFORMER_COURSE_TEXTS")
+@pytest.mark.skipif(
+    not DOCUMENT.exists(), reason="the course's document is not here; set GLASSFORMER_COURSE_TEXTS"
+)
 def test_the_courses_sentences_leak_as_ours_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    praise, blame = sentences("positive_samples"), sentences("negative_samples")
+    praise = sentences("positive_samples")
+    blame = sentences("negative_samples")
     assert len(set(praise)) == len(set(blame)) == 10
-    examples = [Example(text, 1) for text in praise * 10] + [Example(text, 0) for text in blame * 10]
+    examples = [Example(text, 1) for text in praise * 10] + [
+        Example(text, 0) for text in blame * 10
+    ]
     monkeypatch.setattr(pitfalls, "leaky_examples", lambda: examples)
     found = measure_leak(seeds=range(5))
     assert (found.num_examples, found.num_texts) == (200, 20)
     assert all(run.num_seen == run.num_validated == 40 for run in found.leaky)
     assert found.mean("leaky", "transformer") == found.mean("leaky", "tfidf") == 1
-    # Four sentences are held out in each split: a coin's mean over five splits has a standard error of 11 points.
+    # Four sentences are held out in each split: a coin's mean over five splits has a standard error
+    # of 11 points.
     assert all(run.num_seen == 0 for run in found.clean)
     assert 0.25 <= found.mean("clean", "transformer") <= 0.75
 
@@ -134,7 +147,9 @@ def test_the_order_of_texts_decides_how_far_they_are_padded() -> None:
     expected = 0.0
     for start in range(0, 24, 8):
         batch = order[start : start + 8].tolist()
-        expected = max(expected, *(abs(p[max(batch) + 1] - p[index // 8 * 8 + 8]) for index in batch))
+        expected = max(
+            expected, *(abs(p[max(batch) + 1] - p[index // 8 * 8 + 8]) for index in batch)
+        )
     assert pitfalls._order_change(Widths(), rows, seed=5) == pytest.approx(expected, abs=1e-7)
     assert expected > 0.1
 
@@ -160,18 +175,26 @@ def test_the_numbers_are_those_of_the_course_without_masks() -> None:
     (padded,) = run.padded
     assert run.num_compared == len(held_out)
     assert padded.largest_change == pytest.approx(max(changes), abs=1e-6)
-    flipped = [(one > 0.5) != (other > 0.5) for one, other in zip(*probabilities.values(), strict=True)]
+    flipped = [
+        (one > 0.5) != (other > 0.5) for one, other in zip(*probabilities.values(), strict=True)
+    ]
     assert padded.flipped == pytest.approx(sum(flipped) / len(flipped))
     assert run.validation_accuracy == pytest.approx(history["val_acc"][-1] / 100)
 
 
 def test_the_lessons_random_split_is_stratified_as_the_documents_is() -> None:
-    (source,) = [cell.source for cell in read_lesson("sentiment") if "toy_held_out = " in cell.source]
+    (source,) = [
+        cell.source for cell in read_lesson("sentiment") if "toy_held_out = " in cell.source
+    ]
     names = {"leaky_examples": leaky_examples, "train_test_split": train_test_split}
     exec(source, names)
-    train, held_out = names["toy_train"], names["toy_held_out"]
+    train = names["toy_train"]
+    held_out = names["toy_held_out"]
     assert Counter(map(id, [*train, *held_out])) == Counter(map(id, names["toy"]))
-    assert [(len(part), sum(each.label for each in part)) for part in (train, held_out)] == [(160, 80), (40, 20)]
+    assert [(len(part), sum(each.label for each in part)) for part in (train, held_out)] == [
+        (160, 80),
+        (40, 20),
+    ]
     # The document's arguments, on positions in place of texts.
     labels = [1] * 100 + [0] * 100
     rows = train_test_split(range(200), test_size=0.2, random_state=42, stratify=labels)

@@ -1,4 +1,6 @@
-"""Classifiers and word counts: against plain loops; trainings are kept, read again, and refused to others."""
+"""Classifiers and word counts: against plain loops; trainings are kept, read again, and refused to
+others.
+"""
 
 import dataclasses
 import math
@@ -36,11 +38,20 @@ TRAIN = tuple(
     for thing in THINGS
     for word, label in (("good", 1), ("bad", 0), ("lovely", 1), ("awful", 0))
 )
-DATA = SentimentData(TRAIN, TRAIN[::5], (Example("a lovely dog", 1), Example("an awful cat", 0), Example("", 0)))
+DATA = SentimentData(
+    TRAIN, TRAIN[::5], (Example("a lovely dog", 1), Example("an awful cat", 0), Example("", 0))
+)
 TINY = dataclasses.replace(
     FROM_SCRATCH,
     training=TrainingRecipe(4, 8, 0.01, 0.01, word_dropout=0.1),
-    model={**FROM_SCRATCH.model, "num_layers": 1, "hidden_dim": 16, "ff_dim": 16, "num_heads": 2, "dropout": 0.1},
+    model={
+        **FROM_SCRATCH.model,
+        "num_layers": 1,
+        "hidden_dim": 16,
+        "ff_dim": 16,
+        "num_heads": 2,
+        "dropout": 0.1,
+    },
 )
 
 
@@ -50,7 +61,9 @@ def accuracy(classifier: Classifier, examples: Sequence[Example]) -> float:
 
 
 def test_epochs_become_steps() -> None:
-    config = TrainingRecipe(epochs=3, batch_size=32, learning_rate=1e-3, weight_decay=0.1).config(100, seed=5)
+    config = TrainingRecipe(epochs=3, batch_size=32, learning_rate=1e-3, weight_decay=0.1).config(
+        100, seed=5
+    )
     assert (config.steps, config.warmup_steps, config.eval_every) == (12, 1, 4)
     assert (config.learning_rate, config.weight_decay, config.seed) == (1e-3, 0.1, 5)
     # Few texts get more passes, and few evaluations.
@@ -103,7 +116,9 @@ FIVE = tuple(
         ("fine plot", 1),
     ]
 )
-FEW = SentimentData(FIVE, FIVE[:3], (Example("good plot", 1), Example("bad acting", 0), Example("good bad", 0)))
+FEW = SentimentData(
+    FIVE, FIVE[:3], (Example("good plot", 1), Example("bad acting", 0), Example("good bad", 0))
+)
 
 
 def tfidf(train: list[str], texts: list[str]) -> np.ndarray:
@@ -114,7 +129,8 @@ def tfidf(train: list[str], texts: list[str]) -> np.ndarray:
     for text in texts:
         found = text.split()
         row = [
-            found.count(term) * (math.log((1 + len(train)) / (1 + sum(term in each for each in words))) + 1)
+            found.count(term)
+            * (math.log((1 + len(train)) / (1 + sum(term in each for each in words))) + 1)
             for term in terms
         ]
         rows.append(np.array(row) / math.hypot(*row))
@@ -123,11 +139,16 @@ def tfidf(train: list[str], texts: list[str]) -> np.ndarray:
 
 def test_probabilities_minimise_the_penalised_loss_on_tfidf_written_out() -> None:
     classifier = TfidfClassifier(FIVE, TfidfRecipe("counts"))
-    x, y = tfidf([e.text for e in FIVE], [e.text for e in FIVE]), np.array([e.label for e in FIVE])
-    weights, bias = np.zeros(x.shape[1]), 0.0
-    for _ in range(20_000):  # plain gradient descent on |w|²/2 + sum of losses, scikit-learn's with C = 1
+    x = tfidf([e.text for e in FIVE], [e.text for e in FIVE])
+    y = np.array([e.label for e in FIVE])
+    weights = np.zeros(x.shape[1])
+    bias = 0.0
+    for _ in range(
+        20_000
+    ):  # plain gradient descent on |w|²/2 + sum of losses, scikit-learn's with C = 1
         excess = 1 / (1 + np.exp(-(x @ weights + bias))) - y
-        weights, bias = weights - 0.1 * (weights + x.T @ excess), bias - 0.1 * excess.sum()
+        weights = weights - 0.1 * (weights + x.T @ excess)
+        bias = bias - 0.1 * excess.sum()
     texts = [e.text for e in FEW.test]
     expected = 1 / (1 + np.exp(-(tfidf([e.text for e in FIVE], texts) @ weights + bias)))
     np.testing.assert_allclose(classifier.probabilities(texts)[:, 1], expected, atol=1e-3)
@@ -147,7 +168,9 @@ def test_the_courses_settings_leave_words_out() -> None:
 def test_of_terms_of_equal_frequency_the_first_ones_of_the_alphabet_count() -> None:
     words = [chr(ord("a") + at) * 2 for at in range(26)]
     train = [Example(" ".join(words[::-1]), 0), Example(" ".join(words), 1), Example("zz yy", 0)]
-    likely = TfidfClassifier(train, TfidfRecipe("few", max_features=5)).probabilities([*words, "??"])[:, 1]
+    likely = TfidfClassifier(train, TfidfRecipe("few", max_features=5)).probabilities(
+        [*words, "??"]
+    )[:, 1]
     counted = [word for word, each in zip(words, likely, strict=False) if each != likely[-1]]
     assert counted == ["aa", "bb", "cc", "yy", "zz"]
 
@@ -173,7 +196,10 @@ def test_a_class_without_examples_has_probability_zero() -> None:
 
 @pytest.mark.parametrize(
     ("train", "message"),
-    [(FIVE[:2], r"2 examples of the classes \[1\]"), ((Example("the", 0), Example(" ", 1)), "texts without a term")],
+    [
+        (FIVE[:2], r"2 examples of the classes \[1\]"),
+        ((Example("the", 0), Example(" ", 1)), "texts without a term"),
+    ],
 )
 def test_what_cannot_be_learned_is_refused(train: tuple[Example, ...], message: str) -> None:
     with refused(message):
@@ -196,9 +222,13 @@ def test_counts_know_the_words_that_encoders_know(script: str) -> None:
     rng = np.random.default_rng(5)
     # Neutral words of the same signs: only whole words tell the classes apart.
     neutral = [letter * 2 + good[:1] for letter in dict.fromkeys(good + bad) if letter.isalpha()]
-    texts = [" ".join([*rng.choice(neutral, 3), verdict, *rng.choice(neutral, 2)]) for verdict in (bad, good) * 60]
+    texts = [
+        " ".join([*rng.choice(neutral, 3), verdict, *rng.choice(neutral, 2)])
+        for verdict in (bad, good) * 60
+    ]
     examples = tuple(Example(text, number % 2) for number, text in enumerate(texts))
-    train, test = examples[:80], examples[80:]
+    train = examples[:80]
+    test = examples[80:]
     for recipe in (COURSE_TFIDF, FULL_TFIDF):
         likely = TfidfClassifier(train, recipe).probabilities([example.text for example in test])
         assert (likely.argmax(1) == [example.label for example in test]).all()

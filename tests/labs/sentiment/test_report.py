@@ -1,4 +1,6 @@
-"""The report: every answer is there in the asked length, and its claims turn with the numbers and know their noise."""
+"""The report: every answer is there in the asked length, and its claims turn with the numbers and
+know their noise.
+"""
 
 import re
 from dataclasses import replace
@@ -18,7 +20,9 @@ def sections(text: str) -> dict[str, str]:
 
 
 def test_sections_are_quoted_whole() -> None:
-    assert re.findall(r"^### (\d)\.", published("The course's questions"), flags=re.MULTILINE) == list("1234567")
+    assert re.findall(
+        r"^### (\d)\.", published("The course's questions"), flags=re.MULTILINE
+    ) == list("1234567")
     assert len(published("Takeaways").splitlines()) == 5
     with pytest.raises(AssertionError, match="no section"):
         published("Take")
@@ -27,7 +31,9 @@ def test_sections_are_quoted_whole() -> None:
 def with_accuracies(results: Results, **accuracies: float) -> Results:
     """``results`` with all seeds of a model at one test accuracy; names are first words."""
     rows = [
-        replace(row, test_accuracy=accuracies.get(row.name.split()[-1].strip(","), row.test_accuracy))
+        replace(
+            row, test_accuracy=accuracies.get(row.name.split()[-1].strip(","), row.test_accuracy)
+        )
         for row in results.models.rows
     ]
     return replace(results, models=replace(results.models, rows=rows))
@@ -39,16 +45,32 @@ def test_every_question_is_answered(results: Results) -> None:
     assert len(answers) == 7
     assert all(len(answer.split()) > 70 for answer in answers)
     assert 200 <= len(found["Reflection"].split()) <= 300
-    assert re.findall(r"^\d\.", found["Takeaways"], flags=re.MULTILINE) == ["1.", "2.", "3.", "4.", "5."]
-    for aspect in ("Bias and fairness", "Misinformation", "Economic impact", "Privacy and security"):
-        assert f"**{aspect}.**" in found["5. What are the ethical concerns with large language models such as GPT-4?"]
+    assert re.findall(r"^\d\.", found["Takeaways"], flags=re.MULTILINE) == [
+        "1.",
+        "2.",
+        "3.",
+        "4.",
+        "5.",
+    ]
+    for aspect in (
+        "Bias and fairness",
+        "Misinformation",
+        "Economic impact",
+        "Privacy and security",
+    ):
+        assert (
+            f"**{aspect}.**"
+            in found["5. What are the ethical concerns with large language models such as GPT-4?"]
+        )
 
 
 def test_near_accuracies_are_not_ranked(results: Results) -> None:
     counts = results.models.counts.test_accuracy
     near = render(LAB, with_accuracies(results, scratch=counts + 0.005))
     assert "Not clearly different: encoder from scratch." in near
-    assert "all words, right on 100 % (99 % to 100 %) of" in render(LAB, with_accuracies(results, words=1.0))
+    assert "all words, right on 100 % (99 % to 100 %) of" in render(
+        LAB, with_accuracies(results, words=1.0)
+    )
     far = render(LAB, with_accuracies(results, scratch=counts - 0.2))
     assert "Clearly worse: encoder from scratch." in far
     assert "Not clearly different" not in far
@@ -64,7 +86,9 @@ def test_one_training_is_not_compared_with_other_seeds(results: Results) -> None
 
 def test_an_uncertain_kind_is_not_called_below_chance(results: Results) -> None:
     assert "On irony the encoder from MiniLM is clearly below chance" in render(LAB, results)
-    few = replace(results, models=replace(results.models, kinds={**results.models.kinds, "irony": 6}))
+    few = replace(
+        results, models=replace(results.models, kinds={**results.models.kinds, "irony": 6})
+    )
     assert "clearly below chance" not in render(LAB, few)
 
 
@@ -90,11 +114,18 @@ def test_claims_turn_with_their_numbers(results: Results) -> None:
         "turned 100 %",
     )
     assert all(claim in text for claim in claims)
-    rows = [replace(row, bins=[replace(each, predicted=0.6) for each in row.bins]) for row in results.models.rows]
+    rows = [
+        replace(row, bins=[replace(each, predicted=0.6) for each in row.bins])
+        for row in results.models.rows
+    ]
     leak = replace(results.leak, leaky=results.leak.clean)
     claims += ("depending on the training",)
-    runs = [replace(run, validation_accuracy=0.5 + 0.4 * (run.way == "seen")) for run in results.padding.runs[::3] * 2]
-    models, padding = replace(results.models, rows=rows), replace(results.padding, runs=runs)
+    runs = [
+        replace(run, validation_accuracy=0.5 + 0.4 * (run.way == "seen"))
+        for run in results.padding.runs[::3] * 2
+    ]
+    models = replace(results.models, rows=rows)
+    padding = replace(results.padding, runs=runs)
     text = render(LAB, replace(results, models=models, leak=leak, padding=padding))
     assert not any(claim in text for claim in claims)
     other = render(LAB, replace(results, models=replace(results.models, data="mine")))
@@ -102,7 +133,9 @@ def test_claims_turn_with_their_numbers(results: Results) -> None:
 
 
 def test_the_quick_version_and_what_is_missing_are_named(results: Results) -> None:
-    quick = replace(results, quick=True, models=replace(results.models, missing={"A": "no internet"}))
+    quick = replace(
+        results, quick=True, models=replace(results.models, missing={"A": "no internet"})
+    )
     assert "This is the quick version" in render(LAB, quick)
     assert "The A is missing: no internet." in render(LAB, quick)
     assert "quick version" not in render(LAB, results)

@@ -16,9 +16,17 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 
 
 def meaning(code: int) -> Fraction:
-    """E2M1 by its definition: one bit of sign, two of exponent (bias 1, 0 is subnormal), one of mantissa."""
-    sign, exponent, mantissa = code >> 3, code >> 1 & 3, code & 1
-    size = Fraction(mantissa, 2) if exponent == 0 else Fraction(2) ** (exponent - 1) * (1 + Fraction(mantissa, 2))
+    """E2M1 by its definition: one bit of sign, two of exponent (bias 1, 0 is subnormal), one of
+    mantissa.
+    """
+    sign = code >> 3
+    exponent = code >> 1 & 3
+    mantissa = code & 1
+    size = (
+        Fraction(mantissa, 2)
+        if exponent == 0
+        else Fraction(2) ** (exponent - 1) * (1 + Fraction(mantissa, 2))
+    )
     return -size if sign else size
 
 
@@ -26,7 +34,9 @@ def bits(x: Tensor) -> Tensor:
     return x.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.itemsize])
 
 
-def random_groups(*shape: int, scales: tuple[int, int] = (0, 255), seed: int = 0) -> tuple[Tensor, Tensor]:
+def random_groups(
+    *shape: int, scales: tuple[int, int] = (0, 255), seed: int = 0
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     blocks = torch.randint(256, (*shape, 16), dtype=torch.uint8, generator=generator)
     return blocks, torch.randint(*scales, shape, dtype=torch.uint8, generator=generator)
@@ -42,15 +52,20 @@ def test_every_byte_at_every_exponent(path: str, dtype: torch.dtype) -> None:
     assert got.dtype == dtype
     assert bool(got[255].isnan().all())
     codes = [code for byte in range(256) for code in (byte & 15, byte >> 4)]
-    # A float64 holds each of them; its conversion rounds to the nearest, and beyond the range to infinity.
+    # A float64 holds each of them; its conversion rounds to the nearest, and beyond the range to
+    # infinity.
     values = [float(meaning(code)) for code in codes]
     exact = [[math.ldexp(value, scale - 127) for value in values] for scale in range(255)]
     expected = torch.tensor(exact, dtype=torch.float64)
-    expected = expected.copysign(torch.tensor([-1.0 if code >> 3 else 1.0 for code in codes], dtype=torch.float64))
+    expected = expected.copysign(
+        torch.tensor([-1.0 if code >> 3 else 1.0 for code in codes], dtype=torch.float64)
+    )
     torch.testing.assert_close(bits(got[:255]), bits(expected.to(dtype)), rtol=0, atol=0)
     if dtype in (torch.float32, torch.bfloat16):
         finite = got[:253].double()
-        torch.testing.assert_close(finite, expected[:253], rtol=0, atol=0)  # so nothing was rounded at all
+        torch.testing.assert_close(
+            finite, expected[:253], rtol=0, atol=0
+        )  # so nothing was rounded at all
 
 
 def test_parts_of_larger_tensors(path: str) -> None:
@@ -61,16 +76,22 @@ def test_parts_of_larger_tensors(path: str) -> None:
     torch.testing.assert_close(mxfp4.decode(*turned), expected, rtol=0, atol=0)
     odd = torch.cat([torch.zeros(3, dtype=torch.uint8), blocks.flatten()])[3:].view(blocks.shape)
     assert odd.storage_offset() == 3
-    torch.testing.assert_close(mxfp4.decode(odd, scales), mxfp4.decode(blocks, scales), rtol=0, atol=0)
+    torch.testing.assert_close(
+        mxfp4.decode(odd, scales), mxfp4.decode(blocks, scales), rtol=0, atol=0
+    )
     part = mxfp4.decode(blocks[4:], scales[4:], torch.float32)
-    torch.testing.assert_close(part, mxfp4.decode(blocks, scales, torch.float32)[4:], rtol=0, atol=0)
+    torch.testing.assert_close(
+        part, mxfp4.decode(blocks, scales, torch.float32)[4:], rtol=0, atol=0
+    )
 
 
 def test_more_groups_than_fit_one_piece(path: str) -> None:
     blocks, scales = random_groups(3, 2**14 // 2 + 5, scales=(100, 140))
     whole = mxfp4.decode(blocks, scales, torch.float32)
     for row in range(3):
-        torch.testing.assert_close(whole[row], mxfp4.decode(blocks[row], scales[row], torch.float32), rtol=0, atol=0)
+        torch.testing.assert_close(
+            whole[row], mxfp4.decode(blocks[row], scales[row], torch.float32), rtol=0, atol=0
+        )
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3)])
@@ -89,7 +110,9 @@ def test_shapes_alone() -> None:
     assert mxfp4.decode(blocks, scales).shape == (5, 96)
 
 
-def test_tables_are_made_on_the_processor_wherever_tensors_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_made_on_the_processor_wherever_tensors_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for table in (kernel._four_codes, kernel._powers, mxfp4._boundaries):
         table.cache_clear()
     blocks, scales = random_groups(2, 2)
@@ -97,13 +120,16 @@ def test_tables_are_made_on_the_processor_wherever_tensors_are_made(monkeypatch:
         first = mxfp4.decode(blocks, scales)
         mxfp4.encode(first)
     assert not any(
-        table.is_inference() for table in (kernel._four_codes(first.device), mxfp4._boundaries(first.device))
+        table.is_inference()
+        for table in (kernel._four_codes(first.device), mxfp4._boundaries(first.device))
     )
     torch.testing.assert_close(first.clone(), mxfp4.decode(blocks, scales), rtol=0, atol=0)
 
 
 def nearest(values: list[float]) -> tuple[int, list[int]]:
-    """The specification in exact fractions: the scale, and for each number the code by trying all eight."""
+    """The specification in exact fractions: the scale, and for each number the code by trying all
+    eight.
+    """
     sizes = [abs(Fraction(value)) for value in values]
     shared = -127
     if max(sizes) > 0:
@@ -127,7 +153,9 @@ def numbers(width: int) -> st.SearchStrategy[list[float]]:
     """Groups of similar magnitude, of any magnitude, and with many ties."""
     anywhere = st.floats(allow_nan=False, allow_infinity=False, width=width)
     near = st.floats(-8, 8, width=width)
-    ties = st.tuples(st.integers(-32, 32), st.integers(-20, 20)).map(lambda pair: pair[0] / 4 * 2.0 ** pair[1])
+    ties = st.tuples(st.integers(-32, 32), st.integers(-20, 20)).map(
+        lambda pair: pair[0] / 4 * 2.0 ** pair[1]
+    )
     return st.one_of(*(st.lists(each, min_size=32, max_size=32) for each in (anywhere, near, ties)))
 
 
@@ -135,7 +163,10 @@ def numbers(width: int) -> st.SearchStrategy[list[float]]:
 @example([0.0, -0.0] * 16)
 @example([2.0**-149] + [0.0] * 31)
 @example([float(np.finfo(np.float32).max), -float(np.finfo(np.float32).max)] + [1.0] * 30)
-@example([4.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, 6.5, 7.0, 7.99, -0.25, -5.0, -0.2501, 0.2499] * 2)
+@example(
+    [4.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, 6.5, 7.0, 7.99, -0.25, -5.0, -0.2501, 0.2499]
+    * 2
+)
 @settings(max_examples=100, deadline=None)
 def test_each_number_becomes_the_nearest_code(values: list[float]) -> None:
     blocks, scales = mxfp4.encode(torch.tensor(values, dtype=torch.float32))
@@ -160,7 +191,9 @@ def test_what_was_packed_once_is_packed_the_same(dtype: torch.dtype) -> None:
     again = mxfp4.encode(values)
     torch.testing.assert_close(bits(mxfp4.decode(*again, dtype)), bits(values), rtol=0, atol=0)
     # A group whose greatest number is at least 4 has but one scale.
-    full = (mxfp4.decode(blocks, torch.full_like(scales, 127)).view(500, 4, 32).abs().amax(-1) >= 4) & (scales > 0)
+    full = (
+        mxfp4.decode(blocks, torch.full_like(scales, 127)).view(500, 4, 32).abs().amax(-1) >= 4
+    ) & (scales > 0)
     assert full.sum() > 1900
     torch.testing.assert_close(again[1][full], scales[full], rtol=0, atol=0)
     torch.testing.assert_close(again[0][full], blocks[full], rtol=0, atol=0)

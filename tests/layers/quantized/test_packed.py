@@ -30,11 +30,15 @@ from refusals import refused
 
 
 def draw(blocks: Tensor, kind: str, seed: int = 0) -> None:
-    """Fill packed bytes at random; weights become about as large as those of a new layer of 256 inputs."""
+    """Fill packed bytes at random; weights become about as large as those of a new layer of 256
+    inputs.
+    """
     blocks.random_(256, generator=torch.Generator().manual_seed(seed))
     row = KINDS[kind]
     cut = blocks.unflatten(-1, (-1, row.nbytes))
-    for at, value in zip(row.halves, (0.01, -0.075) if row.block == 32 else (0.00005, 0.0003), strict=False):
+    for at, value in zip(
+        row.halves, (0.01, -0.075) if row.block == 32 else (0.00005, 0.0003), strict=False
+    ):
         cut[..., at : at + 2] = torch.tensor([value], dtype=torch.float16).view(torch.uint8)
     if kind == "Q8_0":
         cut[..., :2] = torch.tensor([0.001], dtype=torch.float16).view(torch.uint8)
@@ -49,9 +53,11 @@ def filled(layer: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def test_a_layer_computes_with_its_expanded_weights() -> None:
-    layer, x = filled(PackedLinear(64, 5, "Q8_0", bias=True)), torch.randn(2, 3, 64)
+    layer = filled(PackedLinear(64, 5, "Q8_0", bias=True))
+    x = torch.randn(2, 3, 64)
     torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
-    table, numbers = filled(PackedEmbedding(7, 64, "Q8_0")), torch.tensor([[6, 0], [3, 3]])
+    table = filled(PackedEmbedding(7, 64, "Q8_0"))
+    numbers = torch.tensor([[6, 0], [3, 3]])
     assert torch.equal(table(numbers), table.weight[numbers])
     with pytest.raises(IndexError):
         table(torch.tensor([7]))
@@ -60,7 +66,11 @@ def test_a_layer_computes_with_its_expanded_weights() -> None:
 def test_blocks_survive_what_users_do_with_layers() -> None:
     layer = filled(PackedLinear(64, 5, "Q8_0"))
     expected = layer.weight
-    for changed in (copy.deepcopy(layer), copy.deepcopy(layer).bfloat16(), copy.deepcopy(layer).double().eval()):
+    for changed in (
+        copy.deepcopy(layer),
+        copy.deepcopy(layer).bfloat16(),
+        copy.deepcopy(layer).double().eval(),
+    ):
         assert torch.equal(changed.weight, expected)
     other = PackedLinear(64, 5, "Q8_0")
     other.load_state_dict(layer.state_dict())
@@ -81,9 +91,13 @@ def test_widths_that_blocks_do_not_fill_are_refused() -> None:
 
 
 def packed_and_expanded() -> tuple[Decoder, Decoder]:
-    """A small decoder of Q4_1 and Q6_K blocks, its output the embedding, and the same with the matrices they hold."""
+    """A small decoder of Q4_1 and Q6_K blocks, its output the embedding, and the same with the
+    matrices they hold.
+    """
     sizes = {"vocab_size": 48, "hidden_dim": 256, "ff_dim": 256, "num_heads": 4, "head_dim": 64}
-    dense = Decoder(DecoderConfig(num_layers=2, num_kv_heads=2, max_seq_len=32, tied_output=True, **sizes)).eval()
+    dense = Decoder(
+        DecoderConfig(num_layers=2, num_kv_heads=2, max_seq_len=32, tied_output=True, **sizes)
+    ).eval()
     packed = copy.deepcopy(dense)
     for seed, (name, layer) in enumerate(dense.named_modules()):
         if isinstance(layer, nn.Linear) and name != "output":
@@ -104,7 +118,10 @@ def metric(logits: Tensor) -> Tensor:
 
 def gradients(model: Decoder, tokens: Tensor) -> Tensor:
     """With respect to activations of every kind that has one."""
-    with torch.enable_grad(), capture(model, what=("weights", "q", "residual", "ffn"), retain_grad=True) as seen:
+    with (
+        torch.enable_grad(),
+        capture(model, what=("weights", "q", "residual", "ffn"), retain_grad=True) as seen,
+    ):
         start = torch.zeros(1, 1, 256, requires_grad=True)
         with intervene(model, add("residual_before", start, layers=0)):
             metric(model(tokens)).sum().backward()
@@ -118,14 +135,22 @@ def changed(model: Decoder, tokens: Tensor) -> Tensor:
 
 
 def activations(model: Decoder, tokens: Tensor) -> Tensor:
-    with capture(model, what=("weights", "q", "k", "v", "heads", "attention", "ffn", "residual", "logits")) as seen:
+    with capture(
+        model, what=("weights", "q", "k", "v", "heads", "attention", "ffn", "residual", "logits")
+    ) as seen:
         model(tokens)
     return torch.cat([record.values.flatten() for record in seen.records])
 
 
 def circuits(model: Decoder, tokens: Tensor) -> Tensor:
-    found = [*token_vectors(model), qk_circuit(model, 1, 3, distance=2).matrix, ov_circuit(model, 0, 1).matrix]
-    return torch.cat([each.flatten() for each in (*found, composition_scores(model, samples=2).k.nan_to_num())])
+    found = [
+        *token_vectors(model),
+        qk_circuit(model, 1, 3, distance=2).matrix,
+        ov_circuit(model, 0, 1).matrix,
+    ]
+    return torch.cat(
+        [each.flatten() for each in (*found, composition_scores(model, samples=2).k.nan_to_num())]
+    )
 
 
 OBSERVED: dict[str, Callable[[Decoder, Tensor], Tensor]] = {
@@ -134,7 +159,9 @@ OBSERVED: dict[str, Callable[[Decoder, Tensor], Tensor]] = {
     "intervention": changed,
     "gradients": gradients,
     "ablation sweep": lambda model, tokens: ablation_sweep(model, tokens, metric).effects,
-    "patch sweep": lambda model, tokens: patch_sweep(model, tokens, tokens.flip(1), metric, site="residual").effects,
+    "patch sweep": lambda model, tokens: (
+        patch_sweep(model, tokens, tokens.flip(1), metric, site="residual").effects
+    ),
     "attribution": lambda model, tokens: attribution_sweep(model, None, tokens, metric).effects,
     "path": lambda model, tokens: (
         path_patch(model, tokens, tokens.flip(1), metric, Sender(0, 1), Receiver(1, 2, "q")).effects
@@ -149,12 +176,15 @@ OBSERVED: dict[str, Callable[[Decoder, Tensor], Tensor]] = {
 @torch.no_grad()
 def test_what_observes_does_not_know_how_weights_are_stored(what: str) -> None:
     (packed, dense), tokens = packed_and_expanded(), torch.randint(48, (2, 9))
-    got, wanted = OBSERVED[what](packed, tokens), OBSERVED[what](dense, tokens)
+    got = OBSERVED[what](packed, tokens)
+    wanted = OBSERVED[what](dense, tokens)
     assert wanted.abs().max() > 1e-3
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5 * wanted.abs().max().item())
 
 
-# ---- mixtures of experts --------------------------------------------------------------------------------------------
+# ---- mixtures of experts
+# --------------------------------------------------------------------------------------------
+
 
 KINDS_OF_EXPERTS = [
     {"gate": "Q4_K", "up": "Q4_K", "down": "Q6_K"},
@@ -226,7 +256,8 @@ def test_gradients_of_any_order_pass_through_packed_experts() -> None:
 def test_experts_that_no_token_chose_are_not_read() -> None:
     packed, _ = mixture(KINDS_OF_EXPERTS[0])
     tokens = torch.randn(7, 256)
-    indices, weights = torch.tensor([[0, 2]]).expand(7, 2), torch.rand(7, 2)
+    indices = torch.tensor([[0, 2]]).expand(7, 2)
+    weights = torch.rand(7, 2)
     expected = packed.mix(tokens, weights, indices)
     for name, buffer in packed.named_buffers():
         buffer[[1, 3]] = 255
@@ -238,7 +269,8 @@ def test_experts_that_no_token_chose_are_not_read() -> None:
 def test_a_token_is_independent_of_the_batch() -> None:
     packed, _ = mixture(KINDS_OF_EXPERTS[0], bias=True)
     tokens = torch.randn(9, 256)
-    indices, weights = torch.tensor([[0, 2], [1, 2], [3, 0]]).repeat(3, 1), torch.rand(9, 2)
+    indices = torch.tensor([[0, 2], [1, 2], [3, 0]]).repeat(3, 1)
+    weights = torch.rand(9, 2)
     together = packed.mix(tokens, weights, indices)
     for rows in (slice(0, 1), slice(4, 5), slice(3, 8)):
         alone = packed.mix(tokens[rows], weights[rows], indices[rows])
@@ -273,7 +305,9 @@ def test_packed_experts_under_autocast_and_in_copies() -> None:
     other.load_state_dict(packed.state_dict())
     assert torch.equal(other(x), packed(x))
     assert "gate=Q4_K" in repr(packed)
-    assert {name: weight.kind for name, weight in packed.packed_weights().items()} == KINDS_OF_EXPERTS[0]
+    assert {
+        name: weight.kind for name, weight in packed.packed_weights().items()
+    } == KINDS_OF_EXPERTS[0]
     assert {name: weight.shape for name, weight in packed.packed_weights().items()} == {
         name: list(getattr(dense, name).shape) for name in ("gate", "up", "down")
     }
@@ -284,7 +318,8 @@ def test_widths_that_blocks_of_experts_do_not_fill_are_refused() -> None:
         PackedExperts(256, 96, kinds=KINDS_OF_EXPERTS[0])
 
 
-# ---- a gpt-oss whose linear layers are packed when it is loaded ------------------------------------------------------
+# ---- a gpt-oss whose linear layers are packed when it is loaded
+# ------------------------------------------------------
 
 
 @torch.no_grad()
@@ -292,14 +327,19 @@ def test_a_decoder_in_8_bits(directory: Path) -> None:
     eight = Decoder.from_pretrained(directory, pack="Q8_0").eval()
     exact = Decoder.from_pretrained(directory, dtype=torch.float32).eval()
     names = {name for name, module in eight.named_modules() if isinstance(module, PackedLinear)}
-    attention = {f"layers.{i}.attention.{name}" for i in range(4) for name in ("query", "key", "value", "output")}
+    attention = {
+        f"layers.{i}.attention.{name}"
+        for i in range(4)
+        for name in ("query", "key", "value", "output")
+    }
     assert names == {"output", *attention}
     tokens = torch.randint(GPT_OSS_TINY.vocab_size, (2, 30))
     expected = exact(tokens)
     assert (eight(tokens).float() - expected).square().mean().sqrt() < 0.1 * expected.std()
     wide = Decoder.from_pretrained(directory, pack="Q8_0", dtype=torch.float32).eval()
     for name in names:  # the layers are those of the checkpoint, encoded
-        layer, original = wide.get_submodule(name), exact.get_submodule(name)
+        layer = wide.get_submodule(name)
+        original = exact.get_submodule(name)
         assert torch.equal(layer.blocks, encode("Q8_0", original.weight))
         atol = original.weight.abs().max().item() / 126
         torch.testing.assert_close(layer.weight, original.weight, rtol=0, atol=atol)
@@ -312,23 +352,41 @@ def test_a_decoder_in_8_bits(directory: Path) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("layout", ["llama", "gpt2", "glassformer"])
 def test_other_families_hold_their_linear_layers_so(tmp_path: Path, layout: str) -> None:
-    sizes = {"num_layers": 2, "hidden_dim": 128, "ff_dim": 256, "num_heads": 4, "head_dim": 32, "tied_output": True}
+    sizes = {
+        "num_layers": 2,
+        "hidden_dim": 128,
+        "ff_dim": 256,
+        "num_heads": 4,
+        "head_dim": 32,
+        "tied_output": True,
+    }
     old = {"norm": "layer", "gated": False, "activation": "gelu_tanh", "learned_positions": True}
     biases = {"attention_bias": True, "ff_bias": True}
-    config = DecoderConfig(97, **sizes, **(old | biases if layout == "gpt2" else {"num_kv_heads": 2}))
+    config = DecoderConfig(
+        97, **sizes, **(old | biases if layout == "gpt2" else {"num_kv_heads": 2})
+    )
     Decoder(config).bfloat16().save_pretrained(tmp_path / "model", layout=layout)
     held = Decoder.from_pretrained(tmp_path / "model", pack="Q8_0", dtype=torch.float32).eval()
     stored = Decoder.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()
     inside = 6 if layout == "gpt2" else 7
     assert sum(isinstance(module, PackedLinear) for module in held.modules()) == 2 * inside
-    tokens, logits = torch.arange(30)[None], stored(torch.arange(30)[None])
+    tokens = torch.arange(30)[None]
+    logits = stored(torch.arange(30)[None])
     away = (held(tokens) - logits).square().mean().sqrt() / logits.std()
     assert 1e-4 < away < 0.03
-    sizes = [each.nbytes for name, each in held.bfloat16().state_dict().items() if name != "output.weight"]
-    assert describe(tmp_path / "model").memory(2, pack="Q8_0") == pytest.approx(sum(sizes), rel=0.05)
+    sizes = [
+        each.nbytes
+        for name, each in held.bfloat16().state_dict().items()
+        if name != "output.weight"
+    ]
+    assert describe(tmp_path / "model").memory(2, pack="Q8_0") == pytest.approx(
+        sum(sizes), rel=0.05
+    )
 
 
-def test_packed_weights_are_saved_expanded_where_nothing_is_rounded(directory: Path, tmp_path: Path) -> None:
+def test_packed_weights_are_saved_expanded_where_nothing_is_rounded(
+    directory: Path, tmp_path: Path
+) -> None:
     narrow = Decoder.from_pretrained(directory, pack="Q8_0")
     with refused(got="torch.bfloat16 with packed weights"):
         narrow.save_pretrained(tmp_path / "saved")
@@ -346,12 +404,17 @@ def test_refusals(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Decoder(config).save_pretrained(tmp_path / "narrow")
     with refused(got="a width of 48"):
         Decoder.from_pretrained(tmp_path / "narrow", pack="Q8_0")
-    decoder = Decoder(DecoderConfig(8, num_layers=1, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=16))
+    decoder = Decoder(
+        DecoderConfig(8, num_layers=1, hidden_dim=32, ff_dim=32, num_heads=2, head_dim=16)
+    )
     nn.init.constant_(decoder.output.weight, 1e30)
     decoder.save_pretrained(tmp_path / "large")
     with refused(got="output.weight of .* with weights beyond Q8_0", error=CheckpointError):
         Decoder.from_pretrained(tmp_path / "large", pack="Q8_0")
-    size = sum(each.nbytes for each in Decoder.from_pretrained(directory, pack="Q8_0").state_dict().values())
+    size = sum(
+        each.nbytes
+        for each in Decoder.from_pretrained(directory, pack="Q8_0").state_dict().values()
+    )
     monkeypatch.setattr(assembly, "available_memory", lambda: size)
     Decoder.from_pretrained(directory, pack="Q8_0")
     monkeypatch.setattr(assembly, "available_memory", lambda: size - 1)

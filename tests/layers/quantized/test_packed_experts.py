@@ -19,7 +19,9 @@ CLAMPS = [None, Clamp(), Clamp(alpha=1.0, limit=0.5)]
 
 def make(**options: Any) -> PackedMixture:
     """Random codes and scales, so that every value of the format occurs."""
-    mixture = PackedMixture(**{"hidden_dim": 64, "ff_dim": 32, "num_experts": 4, "top_k": 2} | options)
+    mixture = PackedMixture(
+        **{"hidden_dim": 64, "ff_dim": 32, "num_experts": 4, "top_k": 2} | options
+    )
     for name, buffer in mixture.named_buffers():
         if name.endswith("blocks"):
             buffer.random_(0, 256)
@@ -45,9 +47,18 @@ SIZES = {
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 
 
-@given(sizes=st.fixed_dictionaries(SIZES), tokens=st.integers(1, 9), dtype=DTYPES, seed=st.integers(0, 100))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_it_is_the_dense_mixture(path: str, sizes: dict[str, Any], tokens: int, dtype: torch.dtype, seed: int) -> None:
+@given(
+    sizes=st.fixed_dictionaries(SIZES),
+    tokens=st.integers(1, 9),
+    dtype=DTYPES,
+    seed=st.integers(0, 100),
+)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_it_is_the_dense_mixture(
+    path: str, sizes: dict[str, Any], tokens: int, dtype: torch.dtype, seed: int
+) -> None:
     torch.manual_seed(seed)
     mixture = make(**sizes, top_k=1 + seed % sizes["num_experts"]).to(dtype)
     x = torch.randn(1, tokens, sizes["hidden_dim"]).to(dtype)
@@ -57,13 +68,17 @@ def test_it_is_the_dense_mixture(path: str, sizes: dict[str, Any], tokens: int, 
     assert out.dtype == dtype
     expected = exactly(mixture, x[0], weights, indices)
     # In bfloat16 the activation and the output are rounded to 8 bits.
-    near = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype] * float(expected.abs().max() + 1)
+    near = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype] * float(
+        expected.abs().max() + 1
+    )
     torch.testing.assert_close(out[0].double(), expected, rtol=0, atol=near)
 
 
 @pytest.mark.parametrize("tokens", [1, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_it_is_no_further_from_the_truth_than_expanded_weights(path: str, tokens: int, dtype: torch.dtype) -> None:
+def test_it_is_no_further_from_the_truth_than_expanded_weights(
+    path: str, tokens: int, dtype: torch.dtype
+) -> None:
     mixture = make(hidden_dim=512, ff_dim=512, num_experts=3, bias=True, clamp=Clamp()).to(dtype)
     for scales in (mixture.gate_up_scales, mixture.down_scales):
         scales.random_(117, 121)
@@ -71,7 +86,8 @@ def test_it_is_no_further_from_the_truth_than_expanded_weights(path: str, tokens
     x = torch.randn(tokens, 512).to(dtype)
     with torch.no_grad():
         weights, indices, _ = mixture.router.choose(x)
-        ours, theirs = mixture(x).double(), dense(x).double()
+        ours = mixture(x).double()
+        theirs = dense(x).double()
     truth = exactly(mixture, x, weights, indices)
     assert float((ours - truth).norm()) <= 1.2 * float((theirs - truth).norm())
     assert float((ours - truth).norm()) <= 4 * torch.finfo(dtype).eps * float(truth.norm())
@@ -84,7 +100,8 @@ def test_with_the_kernel_a_token_is_independent_of_the_batch(dtype: torch.dtype)
     mixture = make(hidden_dim=512, ff_dim=256, bias=True, clamp=Clamp()).to(dtype)
     assert mixture.down_scales[0].numel() >= kernel_module._LEAST_GROUPS
     x = torch.randn(9, 512).to(dtype)
-    indices, weights = torch.tensor([[0, 2], [1, 2], [3, 0]]).repeat(3, 1), torch.rand(9, 2).to(dtype)
+    indices = torch.tensor([[0, 2], [1, 2], [3, 0]]).repeat(3, 1)
+    weights = torch.rand(9, 2).to(dtype)
 
     def mixed(rows: slice) -> Tensor:
         return mixture.mix(x[rows], weights[rows], indices[rows])
@@ -150,7 +167,9 @@ def test_leading_axes_are_free(path: str, shape: tuple[int, ...]) -> None:
         out = mixture(x)
         each = [mixture(row) for row in x.reshape(-1, 64)]
     assert out.shape == shape
-    torch.testing.assert_close(out.view(-1, 64), torch.stack(each) if each else x.view(0, 64), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(
+        out.view(-1, 64), torch.stack(each) if each else x.view(0, 64), rtol=1e-5, atol=1e-4
+    )
 
 
 def test_a_dense_mixture_packs_and_unpacks() -> None:
@@ -160,13 +179,17 @@ def test_a_dense_mixture_packs_and_unpacks() -> None:
     packed = PackedMixture.pack(dense)
     assert not packed.training
     again = packed.unpack(torch.float32)
-    rows = mxfp4.decode(packed.gate_up_blocks, packed.gate_up_scales, torch.float32)  # as gpt-oss stores them
+    rows = mxfp4.decode(
+        packed.gate_up_blocks, packed.gate_up_scales, torch.float32
+    )  # as gpt-oss stores them
     assert torch.equal(rows[:, 0::2], again.gate)
     assert torch.equal(rows[:, 1::2], again.up)
     for name in ("gate", "up", "down"):
         rounded = mxfp4.decode(*mxfp4.encode(getattr(dense, name)), torch.float32)
         torch.testing.assert_close(getattr(again, name).data, rounded, rtol=0, atol=0)
-        torch.testing.assert_close(getattr(again, f"{name}_bias").data, getattr(dense, f"{name}_bias").data)
+        torch.testing.assert_close(
+            getattr(again, f"{name}_bias").data, getattr(dense, f"{name}_bias").data
+        )
     twice = PackedMixture.pack(again).state_dict()
     assert twice.keys() == packed.state_dict().keys()
     for name, tensor in packed.state_dict().items():
@@ -177,11 +200,15 @@ def test_a_dense_mixture_packs_and_unpacks() -> None:
     again(x).sum().backward()  # what is unpacked can be trained
     assert all(weight.grad is not None for weight in again.parameters())
     for one, other in ((dense, packed), (packed, again)):  # what changes the one leaves the other
-        assert not {each.data_ptr() for each in one.parameters()} & {each.data_ptr() for each in other.parameters()}
+        assert not {each.data_ptr() for each in one.parameters()} & {
+            each.data_ptr() for each in other.parameters()
+        }
 
 
 def test_what_it_holds() -> None:
-    """The names and shapes of gpt-oss's checkpoints; a quarter of bfloat16's bytes, and a sixteenth more for scales."""
+    """The names and shapes of gpt-oss's checkpoints; a quarter of bfloat16's bytes, and a sixteenth
+    more for scales.
+    """
     mixture = PackedMixture(64, 96, 5, 2, bias=True).to(torch.bfloat16)
     shapes = {name: (tuple(each.shape), each.dtype) for name, each in mixture.state_dict().items()}
     assert shapes == {

@@ -29,17 +29,28 @@ FAMILIES = (
 
 def family_of(model_type: object) -> Family | None:
     """The family of this ``model_type``; None for another."""
-    return next((each for each in FAMILIES if model_type and model_type in (each.model_type, each.multimodal)), None)
+    return next(
+        (
+            each
+            for each in FAMILIES
+            if model_type and model_type in (each.model_type, each.multimodal)
+        ),
+        None,
+    )
 
 
 def family_in(config: Mapping[str, Any]) -> Family | None:
     """The family of the content of a ``config.json``; None for another."""
     if "model_type" in config:
         return family_of(config["model_type"])
-    return OPENAI if {"num_experts", "experts_per_token", "num_hidden_layers"} <= config.keys() else None
+    if {"num_experts", "experts_per_token", "num_hidden_layers"} <= config.keys():
+        return OPENAI
+    return None
 
 
 def family_of_gguf(metadata: Mapping[str, Any]) -> Family | None:
     """The family of a GGUF file with this ``general.architecture``; None for another."""
     name = metadata.get("general.architecture")
-    return next((family for family in FAMILIES if isinstance(name, str) and family.gguf == name), None)
+    return next(
+        (family for family in FAMILIES if isinstance(name, str) and family.gguf == name), None
+    )

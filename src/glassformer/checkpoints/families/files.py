@@ -1,4 +1,6 @@
-"""A family's directories: all tensors are checked, each is read when it is asked for, and written in its names."""
+"""A family's directories: all tensors are checked, each is read when it is asked for, and written
+in its names.
+"""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +16,14 @@ from glassformer.checkpoints.assembly import check_sizes, config_errors, require
 from glassformer.checkpoints.families import FAMILIES
 from glassformer.checkpoints.families.table import Family
 from glassformer.checkpoints.families.tensor_names import SHIFTED, Entry, tensors_of_layer
-from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor, Together, converted, expanded, in_memory
+from glassformer.checkpoints.lazy import (
+    LazyDecoder,
+    LazyTensor,
+    Together,
+    converted,
+    expanded,
+    in_memory,
+)
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
     FLOATS,
@@ -37,9 +46,13 @@ def decoder_in_memory(decoder: Decoder) -> LazyDecoder:
     """Return the lazy tensors of a decoder that is in memory, with packed weights expanded."""
     config = decoder.config
     expected = [
-        (config.layer_window(layer), layer not in config.unrotated_layers) for layer in range(config.num_layers)
+        (config.layer_window(layer), layer not in config.unrotated_layers)
+        for layer in range(config.num_layers)
     ]
-    actual = [(decoder.layer_window(n), getattr(layer, "rotated", True)) for n, layer in enumerate(decoder.layers)]
+    actual = [
+        (decoder.layer_window(n), getattr(layer, "rotated", True))
+        for n, layer in enumerate(decoder.layers)
+    ]
     if actual != expected:
         raise InputError(
             got="a decoder whose layers were moved or deleted",
@@ -65,10 +78,12 @@ def open_family(
     *,
     allow_nonfinite: bool = False,
 ) -> LazyDecoder:
-    """Return the decoder of a directory with this content of ``config.json`` and these tensors; none is read.
+    """Return the decoder of a directory with this content of ``config.json`` and these tensors;
+    none is read.
 
-    Numbers are in the embedding's dtype. When read, a tensor raises :class:`CheckpointError` for weights that are not
-    finite, unless ``allow_nonfinite``, or for an output projection that should be the embedding and differs from it.
+    Numbers are in the embedding's dtype. When read, a tensor raises :class:`CheckpointError` for
+    weights that are not finite, unless ``allow_nonfinite``, or for an output projection that should
+    be the embedding and differs from it.
     """
     files = named(family, stored)
     config, entries = _checked(family, directory, content, files)
@@ -86,10 +101,15 @@ def open_family(
 
     tensors: dict[str, LazyTensor] = {}
     wide: set[str] = set()
-    our_names = {files[output].name: "output.weight"} if output in files else {}
+    if output in files:
+        our_names = {files[output].name: "output.weight"}
+    else:
+        our_names = {}
     for entry in entries:
         our_names |= {files[name].name: entry.ours[0] for name in entry.theirs}
-        kind = files[entry.theirs[0]].kind if entry.theirs else "F32"  # constants, which are in no file
+        kind = (
+            files[entry.theirs[0]].kind if entry.theirs else "F32"
+        )  # constants, which are in no file
         outputs = Together(partial(entry.read, read))
         for name, shape, form in zip(entry.ours, entry.sizes, entry.parts, strict=True):
             loaded = torch.uint8 if kind == "U8" else dtype
@@ -106,7 +126,8 @@ def _require_same_output(embedding: Tensor, output: FileTensor, name: str) -> No
     wide = torch.promote_types(projection.dtype, embedding.dtype)
     if not torch.equal(projection.to(wide), embedding.to(wide)):
         raise CheckpointError(
-            f"{output.file} with an {output.name} that differs from {name}, and tie_word_embeddings = True in "
+            f"{output.file} with an {output.name} that differs from {name}, and "
+            "tie_word_embeddings = True in "
             f"{CONFIG_FILE}",
             "one tensor for both",
             "Set tie_word_embeddings to False to keep both.",
@@ -116,7 +137,9 @@ def _require_same_output(embedding: Tensor, output: FileTensor, name: str) -> No
 def _checked(
     family: Family, directory: Path, content: Mapping[str, Any], stored: Mapping[str, FileTensor]
 ) -> tuple[DecoderConfig, list[Entry]]:
-    """Return the decoder's configuration and entries, checked against tensors by the names of :func:`named`."""
+    """Return the decoder's configuration and entries, checked against tensors by the names of
+    :func:`named`.
+    """
     with config_errors(directory / CONFIG_FILE):
         config = family.read_config(content)
     check_sizes(config, stored, directory, tensors_of_layer(family.names, config))
@@ -138,36 +161,58 @@ def _checked(
 
 
 def named(family: Family, stored: Mapping[str, FileTensor]) -> dict[str, FileTensor]:
-    """Tensors by the names of the table, which some files cut, without masks and frequencies, and those of images."""
+    """Tensors by the names of the table, which some files cut, without masks and frequencies, and
+    those of images.
+    """
     if family.multimodal and any(map(_TEXT.match, stored)):
         stored = {_TEXT.sub("", name): each for name, each in stored.items() if _TEXT.match(name)}
     kept = (family.base, f"{family.names['output']}.")
-    found = {name if name.startswith(kept) else f"{family.base}{name}": tensor for name, tensor in stored.items()}
+    found = {
+        name if name.startswith(kept) else f"{family.base}{name}": tensor
+        for name, tensor in stored.items()
+    }
     if len(found) < len(stored):
-        twice = next(name for name in stored if not name.startswith(kept) and f"{family.base}{name}" in stored)
-        raise CheckpointError(f"{twice} twice, also after {family.base}", "unique names", "Download the files again.")
+        twice = next(
+            name
+            for name in stored
+            if not name.startswith(kept) and f"{family.base}{name}" in stored
+        )
+        raise CheckpointError(
+            f"{twice} twice, also after {family.base}", "unique names", "Download the files again."
+        )
     return {name: tensor for name, tensor in found.items() if not _BUFFERS.fullmatch(name)}
 
 
 def with_experts(stored: LazyDecoder, experts: Literal["dense", "mxfp4"]) -> LazyDecoder:
-    """Return the same decoder with its experts packed, which rounds, or as numbers in the decoder's dtype."""
+    """Return the same decoder with its experts packed, which rounds, or as numbers in the decoder's
+    dtype.
+    """
     if experts == stored.config.expert_format:
         return stored
     config = replace(stored.config, expert_format=experts)
-    convert = packed if experts == "mxfp4" else partial(unpacked, dtype=stored.dtype)
+    if experts == "mxfp4":
+        convert = packed
+    else:
+        convert = partial(unpacked, dtype=stored.dtype)
     tensors = dict(stored.tensors)
     for layer in range(config.num_layers):
         start = f"layers.{layer}.ffn."
         for parts in (("gate", "up"), ("down",)):  # one after the other, for less memory
             prefixes = tuple(f"{start}{part}" for part in parts)
             names = [name for name in tensors if name.startswith(prefixes)]
-            experts_of_layer = {name.removeprefix(start): expanded(tensors.pop(name)) for name in names}
-            tensors |= {f"{start}{name}": tensor for name, tensor in converted(experts_of_layer, convert).items()}
+            experts_of_layer = {
+                name.removeprefix(start): expanded(tensors.pop(name)) for name in names
+            }
+            tensors |= {
+                f"{start}{name}": tensor
+                for name, tensor in converted(experts_of_layer, convert).items()
+            }
     return replace(stored, config=config, tensors=tensors)
 
 
 def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | None:
-    """Return the first family of Hugging Face's that has exactly the parts of a decoder; None if no family does.
+    """Return the first family of Hugging Face's that has exactly the parts of a decoder; None if no
+    family does.
 
     The family whose ``model_type`` is ``loaded`` comes first.
     """
@@ -183,7 +228,8 @@ def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | Non
 
 
 def in_family(family: Family, stored: LazyDecoder) -> tuple[dict[str, Any], dict[str, LazyTensor]]:
-    """Return the content of ``config.json`` and the tensors of a family's files, which are computed when written.
+    """Return the content of ``config.json`` and the tensors of a family's files, which are computed
+    when written.
 
     Raises:
         InputError: Names every part of the decoder that the family lacks.
@@ -201,7 +247,9 @@ def _written_entry(entry: Entry, stored: LazyDecoder) -> dict[str, LazyTensor]:
     dtype = torch.uint8 if is_bytes else stored.dtype
 
     def write() -> dict[int, Tensor]:
-        return dict(enumerate(entry.write({name: stored.tensors[name].read() for name in entry.ours})))
+        return dict(
+            enumerate(entry.write({name: stored.tensors[name].read() for name in entry.ours}))
+        )
 
     if not entry.theirs:
         write()  # refuses values that the file cannot hold

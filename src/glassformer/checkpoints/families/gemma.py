@@ -1,4 +1,5 @@
-"""Gemma 2 and 3: norms on both sides of attention and feed-forward network, caps on scores and logits, windows.
+"""Gemma 2 and 3: norms on both sides of attention and feed-forward network, caps on scores and
+logits, windows.
 
 Gemma 3's text models have norms of queries and keys, and another rotation in windowed layers.
 
@@ -28,10 +29,17 @@ _GEMMA2_CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
 def _read(file: Fields, found: dict[str, Any], caps: dict[str, float]) -> dict[str, Any]:
     off = [ours for ours, theirs in CAPS.items() if file.get(theirs, caps.get(theirs)) is None]
-    cap = {ours: None if ours in off else file.number(theirs, caps.get(theirs)) for ours, theirs in CAPS.items()}
+    cap = {
+        ours: None if ours in off else file.number(theirs, caps.get(theirs))
+        for ours, theirs in CAPS.items()
+    }
     file.only("hidden_act", "gelu_pytorch_tanh")
     scale = (file.whole("query_pre_attn_scalar", 256) or 1) ** -0.5
-    return cap | bias(file, found) | {"attention_scale": scale, "embedding_scale": found["hidden_dim"] ** 0.5}
+    return (
+        cap
+        | bias(file, found)
+        | {"attention_scale": scale, "embedding_scale": found["hidden_dim"] ** 0.5}
+    )
 
 
 def _write(config: DecoderConfig) -> dict[str, Any]:
@@ -41,9 +49,11 @@ def _write(config: DecoderConfig) -> dict[str, Any]:
 
 
 def _scales(found: dict[str, Any], largest: int) -> dict[str, Any]:
-    """The scales, for which GGUF has no key: that of the model with ``largest`` layers is by width, in
-    whole numbers as in llama.cpp."""
-    width, heads = found["hidden_dim"], found["num_heads"]
+    """The scales, for which GGUF has no key: that of the model with ``largest`` layers is by width,
+    in whole numbers as in llama.cpp.
+    """
+    width = found["hidden_dim"]
+    heads = found["num_heads"]
     return {
         "embedding_scale": width**0.5,
         "attention_scale": (width // heads) ** -0.5 if found["num_layers"] == largest else None,
@@ -54,7 +64,12 @@ GEMMA2 = Family(
     name="Gemma 2",
     model_type="gemma2",
     architecture="Gemma2ForCausalLM",
-    defaults={"num_key_value_heads": 4, "head_dim": 256, "rms_norm_eps": 1e-6, "max_position_embeddings": 8192},
+    defaults={
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 8192,
+    },
     tied=True,
     fixed={"hidden_activation": "gelu_pytorch_tanh"},
     ignored=("sliding_window_size",),  # of the released 9B, beside sliding_window
@@ -68,7 +83,8 @@ GEMMA2 = Family(
     forms=dict.fromkeys(_NORMS, SHIFTED),
     gguf="gemma2",
     gguf_read=lambda keys, found: (
-        {ours: _GEMMA2_CAPS[theirs] for ours, theirs in CAPS.items() if theirs not in keys} | _scales(found, largest=46)
+        {ours: _GEMMA2_CAPS[theirs] for ours, theirs in CAPS.items() if theirs not in keys}
+        | _scales(found, largest=46)
     ),
 )
 

@@ -6,26 +6,46 @@ from typing import Any
 from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.rotation import Rope
 from glassformer.checkpoints.families.table import KEYS, NAMES, Family, bias, windowed, write_bias
-from glassformer.checkpoints.families.tensor_names import ABSENT, HEAD_BY_HEAD, SWAPPED_HALVES, TRANSPOSED
+from glassformer.checkpoints.families.tensor_names import (
+    ABSENT,
+    HEAD_BY_HEAD,
+    SWAPPED_HALVES,
+    TRANSPOSED,
+)
 
 _QKV = ("attention.query", "attention.key", "attention.value")
 
-# LayerNorm, learned positions, packed projections stored as [in, out]. Source: Radford et al. 2019, "Language Models
-# are Unsupervised Multitask Learners".
+# LayerNorm, learned positions, packed projections stored as [in, out]. Source: Radford et al. 2019,
+# "Language Models are Unsupervised Multitask Learners".
 GPT2 = Family(
     name="GPT-2",
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
     keys={
-        **{"vocab_size": "vocab_size", "num_layers": "n_layer", "hidden_dim": "n_embd", "num_heads": "n_head"},
+        **{
+            "vocab_size": "vocab_size",
+            "num_layers": "n_layer",
+            "hidden_dim": "n_embd",
+            "num_heads": "n_head",
+        },
         **{"ff_dim": "n_inner", "max_seq_len": "n_positions", "norm_eps": "layer_norm_epsilon"},
         **{"dropout": "attn_pdrop", "tied_output": "tie_word_embeddings"},
     },
     defaults={"n_positions": 1024, "layer_norm_epsilon": 1e-5, "attn_pdrop": 0.1, "n_inner": None},
     tied=True,
-    fixed={"activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+    fixed={
+        "activation_function": "gelu_new",
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+    },
     parts={
-        **{"norm": "layer", "attention_bias": True, "ff_bias": True, "activation": "gelu_tanh", "gated": False},
+        **{
+            "norm": "layer",
+            "attention_bias": True,
+            "ff_bias": True,
+            "activation": "gelu_tanh",
+            "gated": False,
+        },
         "learned_positions": True,
     },
     rope=None,
@@ -44,12 +64,16 @@ GPT2 = Family(
 
 
 def _read_gpt_neo(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
-    file.only("attention_layers", kinds := file.turns("attention_types", found["num_layers"], ("global", "local")))
+    file.only(
+        "attention_layers",
+        kinds := file.turns("attention_types", found["num_layers"], ("global", "local")),
+    )
     seen = windowed([kind == "local" for kind in kinds], file.whole("window_size", 256))
     return GPT2.read(file, found) | seen | {"attention_scale": 1.0}
 
 
-# GPT-Neo, as TinyStories (arXiv 2305.07759): GPT-2 with windows in turns and scores without a scale.
+# GPT-Neo, as TinyStories (arXiv 2305.07759): GPT-2 with windows in turns and scores without a
+# scale.
 GPT_NEO = replace(
     GPT2,
     name="GPT-Neo",
@@ -57,11 +81,17 @@ GPT_NEO = replace(
     architecture="GPTNeoForCausalLM",
     keys={name: KEYS[name] for name in GPT2.keys}
     | {"num_layers": "num_layers", "num_heads": "num_heads", "norm_eps": "layer_norm_epsilon"},
-    defaults={"max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5, "intermediate_size": None},
+    defaults={
+        "max_position_embeddings": 2048,
+        "layer_norm_epsilon": 1e-5,
+        "intermediate_size": None,
+    },
     fixed={"activation_function": "gelu_new"},
     read=_read_gpt_neo,
     write=lambda config: {
-        "attention_types": [[["local" if config.layer_window(n) else "global"], 1] for n in range(config.num_layers)],
+        "attention_types": [
+            [["local" if config.layer_window(n) else "global"], 1] for n in range(config.num_layers)
+        ],
         "window_size": config.window or config.max_seq_len,
     },
     names=dict(GPT2.names)
@@ -72,17 +102,21 @@ GPT_NEO = replace(
     gguf=None,
 )
 
-# GPT-NeoX and Pythia: attention and feed-forward network side by side, rotation of a quarter of each head. The GELU is
-# exact, as in transformers; llama.cpp approximates it by tanh. Source: Black et al. 2022, arXiv 2204.06745; Biderman et
-# al. 2023, arXiv 2304.01373.
+# GPT-NeoX and Pythia: attention and feed-forward network side by side, rotation of a quarter of
+# each head. The GELU is exact, as in transformers; llama.cpp approximates it by tanh. Source: Black
+# et al. 2022, arXiv 2204.06745; Biderman et al. 2023, arXiv 2304.01373.
 _PACKED = "attention.query_key_value"
 GPT_NEOX = Family(
     name="GPT-NeoX",
     model_type="gpt_neox",
     architecture="GPTNeoXForCausalLM",
-    keys={k: v for k, v in KEYS.items() if k not in ("num_kv_heads", "head_dim")} | {"norm_eps": "layer_norm_eps"},
+    keys={k: v for k, v in KEYS.items() if k not in ("num_kv_heads", "head_dim")}
+    | {"norm_eps": "layer_norm_eps"},
     defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 2048},
-    aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},  # of transformers 4.46 to 4.57
+    aliases={
+        "rope_theta": "rotary_emb_base",
+        "partial_rotary_factor": "rotary_pct",
+    },  # of transformers 4.46 to 4.57
     fixed={"hidden_act": "gelu"},
     parts={"norm": "layer", "ff_bias": True, "activation": "gelu", "gated": False},
     rope=Rope(base_key="rotary_emb_base", fraction=0.25, fraction_key="rotary_pct"),
@@ -90,11 +124,18 @@ GPT_NEOX = Family(
         "parallel": file.flag("use_parallel_residual", True),
         "attention_bias": file.flag("attention_bias", True),
     },
-    write=lambda config: {"use_parallel_residual": config.parallel, "attention_bias": config.attention_bias},
+    write=lambda config: {
+        "use_parallel_residual": config.parallel,
+        "attention_bias": config.attention_bias,
+    },
     names={
         **{"embedding": "gpt_neox.embed_in", "attention_norm": "input_layernorm"},
         **{"ffn_norm": "post_attention_layernorm", **dict.fromkeys(_QKV, _PACKED)},
-        **{"attention.output": "attention.dense", "ffn.up": "mlp.dense_h_to_4h", "ffn.down": "mlp.dense_4h_to_h"},
+        **{
+            "attention.output": "attention.dense",
+            "ffn.up": "mlp.dense_h_to_4h",
+            "ffn.down": "mlp.dense_4h_to_h",
+        },
         **{"final_norm": "gpt_neox.final_layer_norm", "output": "embed_out"},
     },
     prefix="gpt_neox.layers.{}.",
@@ -110,9 +151,17 @@ def _read_nanochat(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
     return capped | bias(file, found)
 
 
-# nanochat: norms without weights, one of them after the embedding, and a rotation in the other direction. Norms of
-# queries and keys come after the rotation there; without weights the two commute. Source: Karpathy 2025, nanochat.
-_NORMS = ("embedding_norm", "attention_norm", "attention.query_norm", "attention.key_norm", "ffn_norm", "final_norm")
+# nanochat: norms without weights, one of them after the embedding, and a rotation in the other
+# direction. Norms of queries and keys come after the rotation there; without weights the two
+# commute. Source: Karpathy 2025, nanochat.
+_NORMS = (
+    "embedding_norm",
+    "attention_norm",
+    "attention.query_norm",
+    "attention.key_norm",
+    "ffn_norm",
+    "final_norm",
+)
 NANOCHAT = Family(
     name="nanochat",
     model_type="nanochat",

@@ -1,4 +1,6 @@
-"""Llama and the families that are it with few changes: Mistral, Mixtral, Qwen, SmolLM3, Phi-3 and OLMo."""
+"""Llama and the families that are it with few changes: Mistral, Mixtral, Qwen, SmolLM3, Phi-3 and
+OLMo.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -7,21 +9,24 @@ from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.rotation import Rope
 from glassformer.checkpoints.families.table import KEYS, NAMES, QK_NORMS, Family, bias, write_bias
 from glassformer.checkpoints.families.tensor_names import GGUF_NAMES, NEIGHBOURS
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.models import DecoderConfig
 
 
 def _biases(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
     file.only("rope_interleaved", False)
-    return {"attention_bias": file.flag("attention_bias", False), "ff_bias": file.flag("mlp_bias", False)}
+    return {
+        "attention_bias": file.flag("attention_bias", False),
+        "ff_bias": file.flag("mlp_bias", False),
+    }
 
 
 def _write_biases(config: DecoderConfig) -> dict[str, Any]:
     return {"attention_bias": config.attention_bias, "mlp_bias": config.ff_bias}
 
 
-# Llama 2 and 3, SmolLM2, and others of the architecture. Source: Touvron et al. 2023, arXiv 2307.09288; Grattafiori et
-# al. 2024, arXiv 2407.21783.
+# Llama 2 and 3, SmolLM2, and others of the architecture. Source: Touvron et al. 2023, arXiv
+# 2307.09288; Grattafiori et al. 2024, arXiv 2407.21783.
 LLAMA = Family(
     name="Llama",
     model_type="llama",
@@ -30,10 +35,14 @@ LLAMA = Family(
     read=_biases,
     write=_write_biases,
     gguf="llama",
-    gguf_forms={"attention.query": NEIGHBOURS, "attention.key": NEIGHBOURS},  # of weights and biases
+    gguf_forms={
+        "attention.query": NEIGHBOURS,
+        "attention.key": NEIGHBOURS,
+    },  # of weights and biases
 )
 
-# GGUF files of it have the architecture "llama" and do not hold the window. Source: Jiang et al., arXiv 2310.06825.
+# GGUF files of it have the architecture "llama" and do not hold the window. Source: Jiang et al.,
+# arXiv 2310.06825.
 MISTRAL = Family(
     name="Mistral",
     model_type="mistral",
@@ -45,7 +54,10 @@ MISTRAL = Family(
 
 # Its layer_types are ignored, as by transformers. Source: Jiang et al. 2024, arXiv 2401.04088.
 _MATRICES = {"gate": "w1", "up": "w3", "down": "w2"}
-_EXPERTS = {f"ffn.{ours}": f"block_sparse_moe.experts.{{expert}}.{name}.weight" for ours, name in _MATRICES.items()}
+_EXPERTS = {
+    f"ffn.{ours}": f"block_sparse_moe.experts.{{expert}}.{name}.weight"
+    for ours, name in _MATRICES.items()
+}
 MIXTRAL = Family(
     name="Mixtral",
     model_type="mixtral",
@@ -54,7 +66,12 @@ MIXTRAL = Family(
     aliases={"num_experts": "num_local_experts"},
     defaults={
         **{"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072},
-        **{"num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000, "num_hidden_layers": 32},
+        **{
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "vocab_size": 32000,
+            "num_hidden_layers": 32,
+        },
         **{"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32},
     },
     rope=Rope(base=1e6, kinds=("default",)),
@@ -93,8 +110,16 @@ QWEN3 = replace(
 
 def _read_qwen3_moe(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
     renormalised = file.flag("norm_topk_prob", False)
-    require(renormalised, "norm_topk_prob = False", "True", "The decoder's routing weights add up to 1.")
-    for unused in ("intermediate_size", "max_window_layers"):  # of layers without experts, and without windows
+    if not renormalised:
+        raise InputError(
+            got="norm_topk_prob = False",
+            expected="True",
+            fix="The decoder's routing weights add up to 1.",
+        )
+    for unused in (
+        "intermediate_size",
+        "max_window_layers",
+    ):  # of layers without experts, and without windows
         file.get(unused)
     return bias(file, found)
 
@@ -108,7 +133,12 @@ QWEN3_MOE = replace(
     name="Qwen3 MoE",
     model_type="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",
-    keys=KEYS | {"ff_dim": "moe_intermediate_size", "num_experts": "num_experts", "top_k": "num_experts_per_tok"},
+    keys=KEYS
+    | {
+        "ff_dim": "moe_intermediate_size",
+        "num_experts": "num_experts",
+        "top_k": "num_experts_per_tok",
+    },
     aliases={"num_local_experts": "num_experts"},
     defaults={"num_key_value_heads": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768},
     fixed={"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []},
@@ -121,10 +151,23 @@ QWEN3_MOE = replace(
 
 
 def _read_smollm3(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
-    layers, every = range(found["num_layers"]), file.whole("no_rope_layer_interval", 4) or 4
-    given = {name: file.content.get(name) for name in ("use_sliding_window", "sliding_window", "layer_types")}
-    known = not given["use_sliding_window"] or given["sliding_window"] is None or given["layer_types"] is not None
-    require(known, "sliding_window without layer_types", "the kind of each layer", "Add layer_types to config.json.")
+    layers = range(found["num_layers"])
+    every = file.whole("no_rope_layer_interval", 4) or 4
+    given = {
+        name: file.content.get(name)
+        for name in ("use_sliding_window", "sliding_window", "layer_types")
+    }
+    known = (
+        not given["use_sliding_window"]
+        or given["sliding_window"] is None
+        or given["layer_types"] is not None
+    )
+    if not known:
+        raise InputError(
+            got="sliding_window without layer_types",
+            expected="the kind of each layer",
+            fix="Add layer_types to config.json.",
+        )
     rotated = file.names("no_rope_layers", len(layers), (0, 1)) or [(n + 1) % every for n in layers]
     return _biases(file, found) | {"unrotated_layers": tuple(n for n in layers if not rotated[n])}
 
@@ -151,11 +194,12 @@ SMOLLM3 = replace(
     gguf_read=lambda _, found: {"unrotated_layers": tuple(range(3, found["num_layers"], 4))},
 )
 
-# Phi-3 and Phi-4-mini. llama.cpp ignores the window that GGUF files of Phi-3 hold; transformers and this do not.
+# Phi-3 and Phi-4-mini. llama.cpp ignores the window that GGUF files of Phi-3 hold; transformers and
+# this do not.
 # Source: Abdin et al. 2024, arXiv 2404.14219; Ding et al. 2024, arXiv 2402.13753 (LongRoPE).
-_PACKED = dict.fromkeys(("attention.query", "attention.key", "attention.value"), "self_attn.qkv_proj") | dict.fromkeys(
-    ("ffn.gate", "ffn.up"), "mlp.gate_up_proj"
-)
+_PACKED = dict.fromkeys(
+    ("attention.query", "attention.key", "attention.value"), "self_attn.qkv_proj"
+) | dict.fromkeys(("ffn.gate", "ffn.up"), "mlp.gate_up_proj")
 PHI3 = Family(
     name="Phi-3",
     model_type="phi3",
@@ -174,9 +218,13 @@ PHI3 = Family(
     gguf_names=GGUF_NAMES | {"ffn.gate": "ffn_up", "ffn.up": "ffn_up"},
 )
 
-# OLMo 2 and 3: norms only after attention and feed-forward network, and over all queries and all keys together. OLMo 3
-# has windows, in which YaRN does not stretch the rotation. Source: OLMo Team 2024, arXiv 2501.00656.
-_AFTER = {"attention_post_norm": "post_attention_layernorm", "ffn_post_norm": "post_feedforward_layernorm"}
+# OLMo 2 and 3: norms only after attention and feed-forward network, and over all queries and all
+# keys together. OLMo 3 has windows, in which YaRN does not stretch the rotation. Source: OLMo Team
+# 2024, arXiv 2501.00656.
+_AFTER = {
+    "attention_post_norm": "post_attention_layernorm",
+    "ffn_post_norm": "post_feedforward_layernorm",
+}
 OLMO2 = Family(
     name="OLMo 2",
     model_type="olmo2",
@@ -185,7 +233,9 @@ OLMO2 = Family(
     parts={"norm_place": "after", "qk_norm": "all"},
     read=bias,
     write=write_bias,
-    names={ours: theirs for ours, theirs in NAMES.items() if ours not in ("attention_norm", "ffn_norm")}
+    names={
+        ours: theirs for ours, theirs in NAMES.items() if ours not in ("attention_norm", "ffn_norm")
+    }
     | _AFTER
     | QK_NORMS,
 )
@@ -199,5 +249,7 @@ OLMO3 = replace(
     window=4096,
     period=4,
     gguf="olmo2",
-    gguf_read=lambda _, found: {"local_rope_base": found["rope_base"]} if found.get("window") else {},
+    gguf_read=lambda _, found: (
+        {"local_rope_base": found["rope_base"]} if found.get("window") else {}
+    ),
 )

@@ -1,11 +1,13 @@
-"""The rotation in a ``config.json``, in the words of transformers 4 (``rope_scaling``) and 5 (``rope_parameters``)."""
+"""The rotation in a ``config.json``, in the words of transformers 4 (``rope_scaling``) and 5
+(``rope_parameters``).
+"""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from glassformer.checkpoints.families.config_json import Fields, alike
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
 from glassformer.models import DecoderConfig
 
@@ -25,25 +27,35 @@ class Rope:
     aliases: tuple[tuple[str, str], ...] = ()
     """Old names of kinds."""
     original: int | None = None
-    """``original_max_position_embeddings`` where no field beside ``rope_scaling`` says it; None: that within it."""
+    """``original_max_position_embeddings`` where no field beside ``rope_scaling`` says it; None:
+    that within it.
+    """
     local_base: float | None = None
-    """Where windowed layers have a rotation of their own, their base if the file does not say it."""
+    """Where windowed layers have a rotation of their own, their base if the file does not say it.
+    """
     local_base_key: str | None = None
-    """Its field beside ``rope_theta``; None: it is only in ``rope_parameters``, by kind of layer."""
+    """Its field beside ``rope_theta``; None: it is only in ``rope_parameters``, by kind of layer.
+    """
 
     def read(self, fields: Fields, head_dim: int, max_seq_len: int) -> dict[str, Any]:
         """The fields of the decoder's configuration."""
-        old, new = fields.part("rope_scaling"), fields.part("rope_parameters")
+        old = fields.part("rope_scaling")
+        new = fields.part("rope_parameters")
         found: dict[str, Any] = {}
         if self.local_base is not None:
             local = new and new.part("sliding_attention")
-            old_base = fields.get(self.local_base_key) if self.local_base_key else None
+            old_base = None
+            if self.local_base_key:
+                old_base = fields.get(self.local_base_key)
             new_base = local and local.get("rope_theta")
-            found["local_rope_base"] = alike({"local base": old_base, "sliding_attention": new_base}, self.local_base)
+            found["local_rope_base"] = alike(
+                {"local base": old_base, "sliding_attention": new_base}, self.local_base
+            )
             if local:
                 local.only("rope_type", "default")
                 local.require_known()
-            outer, new = new, new and new.part("full_attention")
+            outer = new
+            new = new and new.part("full_attention")
             if outer:
                 outer.require_known()
         parts = [part for part in (old, new) if part]
@@ -52,34 +64,58 @@ class Rope:
             """A part without it has the default, whatever the other part says."""
             outer = {key: fields.get(key)}
             named = {f"{part.place}{inside}": part.get(inside) for part in parts}
-            return alike(outer | {name: alike(outer | {name: each}, default) for name, each in named.items()}, default)
+            return alike(
+                outer
+                | {name: alike(outer | {name: each}, default) for name, each in named.items()},
+                default,
+            )
 
         found["rope_base"] = number(self.base_key, "rope_theta", self.base)
         if self.fraction is not None:
-            rotary = int(head_dim * number(self.fraction_key, "partial_rotary_factor", self.fraction))
+            rotary = int(
+                head_dim * number(self.fraction_key, "partial_rotary_factor", self.fraction)
+            )
             found["rotary_dim"] = None if rotary == head_dim else rotary
         # With a rotation by kind of layer it is read within it only.
         by_kind = self.local_base is not None
-        original = None if by_kind else fields.get("original_max_position_embeddings", self.original)
+        if by_kind:
+            original = None
+        else:
+            original = fields.get("original_max_position_embeddings", self.original)
         width = found.get("rotary_dim") or head_dim
         scalings = [self._scaling(part, original, width, max_seq_len) for part in parts]
         same = all(scaling == scalings[0] for scaling in scalings)
-        require(same, "rope_scaling and rope_parameters that differ", "one of them", "Remove rope_scaling.")
+        if not same:
+            raise InputError(
+                got="rope_scaling and rope_parameters that differ",
+                expected="one of them",
+                fix="Remove rope_scaling.",
+            )
         return found | {"rope_scaling": scalings[0] if scalings else None}
 
     def _scaling(self, part: Fields, original: Any, width: int, longest: int) -> Any:
         kind = part.get("rope_type", part.get("type", "default"))
         kind = next((new for old, new in self.aliases if old == kind), kind)
         known = kind in self.kinds
-        require(known, f"{part.place}rope_type = {kind!r}", f"one of {', '.join(self.kinds)}", "Take another model.")
+        if not known:
+            raise InputError(
+                got=f"{part.place}rope_type = {kind!r}",
+                expected=f"one of {', '.join(self.kinds)}",
+                fix="Take another model.",
+            )
         inside = part.get("original_max_position_embeddings", longest)
-        length = Fields({"original_max_position_embeddings": inside if original is None else original}, part.place)
+        length = Fields(
+            {"original_max_position_embeddings": inside if original is None else original},
+            part.place,
+        )
         read = {
             "default": lambda: None,
             "linear": lambda: _linear(part),
             "llama3": lambda: _llama3(part, length.whole("original_max_position_embeddings")),
             "yarn": lambda: _yarn(part, length.whole("original_max_position_embeddings")),
-            "longrope": lambda: _longrope(part, length.whole("original_max_position_embeddings"), width, longest),
+            "longrope": lambda: _longrope(
+                part, length.whole("original_max_position_embeddings"), width, longest
+            ),
         }
         scaling = read[kind]()
         part.require_known()
@@ -87,18 +123,30 @@ class Rope:
 
     def write(self, config: DecoderConfig) -> dict[str, Any]:
         """The fields of a ``config.json``, in the words that both versions read."""
-        written: dict[str, Any] = {self.base_key: config.rope_base, "rope_scaling": write_scaling(config.rope_scaling)}
+        written: dict[str, Any] = {
+            self.base_key: config.rope_base,
+            "rope_scaling": write_scaling(config.rope_scaling),
+        }
         if self.fraction is not None:
             written[self.fraction_key] = (config.rotary_dim or config.head_dim) / config.head_dim
         if isinstance(config.rope_scaling, LongRope) and self.local_base is None:
             written["original_max_position_embeddings"] = config.rope_scaling.original_max_seq_len
         if self.local_base is None:
             return written
-        local = config.rope_base if config.local_rope_base is None else config.local_rope_base
+        if config.local_rope_base is None:
+            local = config.rope_base
+        else:
+            local = config.local_rope_base
         if self.local_base_key is not None:
             return written | {self.local_base_key: local}
-        full = {"rope_theta": config.rope_base, **(written["rope_scaling"] or {"rope_type": "default"})}
-        parts = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": local}}
+        full = {
+            "rope_theta": config.rope_base,
+            **(written["rope_scaling"] or {"rope_type": "default"}),
+        }
+        parts = {
+            "full_attention": full,
+            "sliding_attention": {"rope_type": "default", "rope_theta": local},
+        }
         return written | {"rope_parameters": parts}
 
 
@@ -108,7 +156,9 @@ def _linear(part: Fields) -> Linear | None:
 
 
 def _llama3(part: Fields, original: int) -> Llama3 | None:
-    factor, low, high = (part.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    factor, low, high = (
+        part.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor")
+    )
     return None if factor == 1 else Llama3(factor, original, low, high)
 
 
@@ -123,15 +173,30 @@ def _yarn(part: Fields, original: int) -> Yarn | None:
         part.number("beta_slow", 1.0),
         part.flag("truncate", True),
     )
-    alike({f"{part.place}attention_factor": part.get("attention_factor"), "YaRN's": yarn.concentration})
+    alike(
+        {
+            f"{part.place}attention_factor": part.get("attention_factor"),
+            "YaRN's": yarn.concentration,
+        }
+    )
     return yarn
 
 
 def _longrope(part: Fields, original: int, width: int, longest: int) -> LongRope:
-    factor = part.number("factor") if part.get("factor") is not None else longest / original
-    implied = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    given = part.number("attention_factor") if part.get("attention_factor") is not None else implied
-    short, long = part.numbers("short_factor", width // 2), part.numbers("long_factor", width // 2)
+    if part.get("factor") is not None:
+        factor = part.number("factor")
+    else:
+        factor = longest / original
+    if factor > 1:
+        implied = math.sqrt(1 + math.log(factor) / math.log(original))
+    else:
+        implied = 1.0
+    if part.get("attention_factor") is not None:
+        given = part.number("attention_factor")
+    else:
+        given = implied
+    short = part.numbers("short_factor", width // 2)
+    long = part.numbers("long_factor", width // 2)
     return LongRope(short, long, original, given)
 
 
@@ -141,12 +206,17 @@ _WRITTEN: dict[type, tuple[str, dict[str, str]]] = {
     Linear: ("linear", {"factor": "factor"}),
     Llama3: (
         "llama3",
-        {"factor": "factor", "low_freq_factor": "low_turns", "high_freq_factor": "high_turns"} | _ORIGINAL,
+        {"factor": "factor", "low_freq_factor": "low_turns", "high_freq_factor": "high_turns"}
+        | _ORIGINAL,
     ),
-    Yarn: ("yarn", {name: name for name in ("factor", "beta_fast", "beta_slow", "truncate")} | _ORIGINAL),
+    Yarn: (
+        "yarn",
+        {name: name for name in ("factor", "beta_fast", "beta_slow", "truncate")} | _ORIGINAL,
+    ),
     LongRope: (
         "longrope",
-        {"short_factor": "short", "long_factor": "long", "attention_factor": "concentration"} | _ORIGINAL,
+        {"short_factor": "short", "long_factor": "long", "attention_factor": "concentration"}
+        | _ORIGINAL,
     ),
 }
 
@@ -157,4 +227,6 @@ def write_scaling(scaling: Any) -> dict[str, Any] | None:
         return None
     kind, fields = _WRITTEN[type(scaling)]
     values = {theirs: getattr(scaling, ours) for theirs, ours in fields.items()}
-    return {"rope_type": kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    return {"rope_type": kind} | {
+        name: list(v) if isinstance(v, tuple) else v for name, v in values.items()
+    }

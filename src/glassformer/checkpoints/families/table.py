@@ -1,4 +1,5 @@
-"""What a family of models is: one row, read and written as ``config.json`` with safetensors, and read as GGUF.
+"""What a family of models is: one row, read and written as ``config.json`` with safetensors, and
+read as GGUF.
 
 A family adds no code to the network. Its row says what its fields are called, which parts of
 :class:`~glassformer.models.DecoderConfig` it always has, and what its tensors are called.
@@ -14,7 +15,7 @@ from glassformer.checkpoints.families import tensor_names
 from glassformer.checkpoints.families.config_json import Fields
 from glassformer.checkpoints.families.rotation import Rope
 from glassformer.checkpoints.families.tensor_names import GGUF_NAMES, Entry, Form
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.models import DecoderConfig
 
 KEYS = {
@@ -79,14 +80,18 @@ class Family:
     """In ``config.json``."""
     architecture: str
     multimodal: str | None = None
-    """The ``model_type`` of models of images and text whose part for text is of this family; it is read alone."""
+    """The ``model_type`` of models of images and text whose part for text is of this family; it is
+    read alone.
+    """
     layout: str = "Hugging Face"
     """Whose files these are."""
     keys: Mapping[str, str] = field(default_factory=lambda: KEYS)
     """Our fields and theirs."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What a missing field of theirs means; without one: ``head_dim`` is ``hidden_size / num_attention_heads``, there
-    are as many key-value heads as heads, no dropout, and the output is the embedding unless ``tied`` is false."""
+    """What a missing field of theirs means; without one: ``head_dim`` is ``hidden_size /
+    num_attention_heads``, there are as many key-value heads as heads, no dropout, and the output is
+    the embedding unless ``tied`` is false.
+    """
     aliases: Mapping[str, str] = field(default_factory=dict)
     tied: bool = False
     """Whether the output is the embedding where the file does not say it."""
@@ -129,7 +134,9 @@ class Family:
     gguf_forms: Mapping[str, Form] = field(default_factory=dict)
     """As ``forms``."""
     gguf_read: Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]] = _nothing
-    """More fields of ours, from the metadata (keys without the architecture) and the fields found so far."""
+    """More fields of ours, from the metadata (keys without the architecture) and the fields found
+    so far.
+    """
 
     def read_config(self, content: Mapping[str, Any]) -> DecoderConfig:
         """The decoder's configuration for the content of a ``config.json``."""
@@ -137,8 +144,12 @@ class Family:
         found = self._sizes(file)
         for name, value in self.fixed.items():
             file.only(name, value)
-        fix = "Take a model that reads from left to right."
-        require(file.flag("is_causal", True), "is_causal = False", "True", fix)
+        if not file.flag("is_causal", True):
+            raise InputError(
+                got="is_causal = False",
+                expected="True",
+                fix="Take a model that reads from left to right.",
+            )
         for name in self.ignored:
             file.get(name)
         if self.rope is not None:
@@ -155,9 +166,15 @@ class Family:
         """The content of a ``config.json`` from which :meth:`read_config` reads ``config``."""
         config = canonical(config)
         lacking = self._lacking(replace(config, expert_format="dense") if self.packs else config)
-        fix = "Choose another layout: glassformer keeps every part."
-        require(not lacking, f"a decoder with {', '.join(lacking)}", f"what {self.name} has", fix)
-        return self.write_as(self._written(config) | {"torch_dtype": str(dtype).removeprefix("torch.")})
+        if lacking:
+            raise InputError(
+                got=f"a decoder with {', '.join(lacking)}",
+                expected=f"what {self.name} has",
+                fix="Choose another layout: glassformer keeps every part.",
+            )
+        return self.write_as(
+            self._written(config) | {"torch_dtype": str(dtype).removeprefix("torch.")}
+        )
 
     @property
     def packs(self) -> bool:
@@ -169,19 +186,29 @@ class Family:
         try:
             return differences(config, self.read_config(self.write_as(self._written(config))))
         except InputError as error:
-            others = self._lacking(replace(config, rope_scaling=None)) if config.rope_scaling else []
+            if config.rope_scaling:
+                others = self._lacking(replace(config, rope_scaling=None))
+            else:
+                others = []
             return [*others, error.got]
 
     def _written(self, config: DecoderConfig) -> dict[str, Any]:
         written = {theirs: getattr(config, ours) for ours, theirs in self.keys.items()}
-        written |= dict(self.fixed) | {"architectures": [self.architecture], "model_type": self.model_type}
+        written |= dict(self.fixed) | {
+            "architectures": [self.architecture],
+            "model_type": self.model_type,
+        }
         if self.rope is not None:
             written |= self.rope.write(config)
         if self.windows == "all":
             written["sliding_window"] = config.window
         if self.windows == "types":
-            written["sliding_window"] = config.window or config.max_seq_len  # transformers wants one even for no layer
-            written["layer_types"] = [KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)]
+            written["sliding_window"] = (
+                config.window or config.max_seq_len
+            )  # transformers wants one even for no layer
+            written["layer_types"] = [
+                KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)
+            ]
         if self.window_flag:
             written["use_sliding_window"] = config.window is not None
         return written | self.write(config)
@@ -198,14 +225,26 @@ class Family:
                 found[ours] = file.flag(theirs, self.tied)
             elif ours in ("norm_eps", "dropout"):
                 found[ours] = file.number(theirs, 0.0 if ours == "dropout" else default)
-            elif file.get(theirs, default) is None and (theirs in _OPTIONAL or self.defaults.get(theirs, 0) is None):
+            elif file.get(theirs, default) is None and (
+                theirs in _OPTIONAL or self.defaults.get(theirs, 0) is None
+            ):
                 found[ours] = None
             else:
                 found[ours] = file.whole(theirs, default)
         heads = found["num_heads"]
-        require(heads > 0, f"{self.keys['num_heads']} = 0", "1 or more heads", "Download the file again.")
-        layers, longest = found["num_layers"], f"fewer than {_MOST_LAYERS} layers"
-        require(layers < _MOST_LAYERS, f"{self.keys['num_layers']} = {layers}", longest, "Download the file again.")
+        if not heads > 0:
+            raise InputError(
+                got=f"{self.keys['num_heads']} = 0",
+                expected="1 or more heads",
+                fix="Download the file again.",
+            )
+        layers = found["num_layers"]
+        if not layers < _MOST_LAYERS:
+            raise InputError(
+                got=f"{self.keys['num_layers']} = {layers}",
+                expected=f"fewer than {_MOST_LAYERS} layers",
+                fix="Download the file again.",
+            )
         defaults = {"head_dim": found["hidden_dim"] // heads, "num_kv_heads": heads}
         found |= {name: each for name, each in defaults.items() if found.get(name) is None}
         return found
@@ -215,14 +254,22 @@ class Family:
             return {}
         window = file.get("sliding_window", self.window)
         used = not self.window_flag or file.flag("use_sliding_window", False)
-        window = None if window is None or not used else file.whole("sliding_window", self.window)
+        if window is None or not used:
+            window = None
+        else:
+            window = file.whole("sliding_window", self.window)
         if self.windows == "all":
             return {"window": window, "windowed_layers": "all"}
         kinds = file.names("layer_types", layers, KINDS)
         if kinds is None:
-            full = file.whole("max_window_layers", 28) if self.window_flag else None
+            full = None
+            if self.window_flag:
+                full = file.whole("max_window_layers", 28)
             kinds = [
-                KINDS[window is None or ((layer + 1) % self.period == 0 if full is None else layer < full)]
+                KINDS[
+                    window is None
+                    or ((layer + 1) % self.period == 0 if full is None else layer < full)
+                ]
                 for layer in range(layers)
             ]
         file.get("max_window_layers")
@@ -239,24 +286,38 @@ def windowed(layers: Sequence[bool], window: int | None) -> dict[str, Any]:
     places = tuple(layer for layer, has in enumerate(layers) if has)
     if not places:
         return {"window": None, "windowed_layers": "even"}
-    require(window is not None, "sliding_window = None with sliding_attention", "a window", "Download the file again.")
+    if window is None:
+        raise InputError(
+            got="sliding_window = None with sliding_attention",
+            expected="a window",
+            fix="Download the file again.",
+        )
     named = {tuple(range(0, len(layers), 2)): "even", tuple(range(1, len(layers), 2)): "odd"}
     every = "all" if len(places) == len(layers) else places
     return {"window": window, "windowed_layers": named.get(places, every)}
 
 
 def canonical(config: DecoderConfig) -> DecoderConfig:
-    """The same decoder with one spelling of what can be said in several ways; what only training reads is left out."""
-    seen = windowed([config.layer_window(layer) is not None for layer in range(config.num_layers)], config.window)
+    """The same decoder with one spelling of what can be said in several ways; what only training
+    reads is left out.
+    """
+    seen = windowed(
+        [config.layer_window(layer) is not None for layer in range(config.num_layers)],
+        config.window,
+    )
     local = config.local_rope_base
-    as_others = seen["window"] is None or (local == config.rope_base and config.rope_scaling is None)
+    as_others = seen["window"] is None or (
+        local == config.rope_base and config.rope_scaling is None
+    )
     return replace(
         config,
         num_kv_heads=config.num_kv_heads or config.num_heads,
         **seen,
         local_rope_base=None if as_others else local,
         rotary_dim=None if config.rotary_dim == config.head_dim else config.rotary_dim,
-        attention_scale=None if config.attention_scale == config.head_dim**-0.5 else config.attention_scale,
+        attention_scale=None
+        if config.attention_scale == config.head_dim**-0.5
+        else config.attention_scale,
         top_k=config.top_k if config.num_experts else 2,
         balance_experts=False,
     )

@@ -1,8 +1,10 @@
-"""Names of a decoder's tensors in other programs' files, and how one becomes the other, in both directions.
+"""Names of a decoder's tensors in other programs' files, and how one becomes the other, in both
+directions.
 
-Several of our modules with one foreign name are packed in one tensor, by rows, in the order of the table. A name with
-``{expert}`` stands for one tensor of each expert. All forms but :data:`TRANSPOSED` and :data:`SHIFTED` only move rows,
-so that they apply to biases and to packed rows of bytes as well.
+Several of our modules with one foreign name are packed in one tensor, by rows, in the order of the
+table. A name with ``{expert}`` stands for one tensor of each expert. All forms but
+:data:`TRANSPOSED` and :data:`SHIFTED` only move rows, so that they apply to biases and to packed
+rows of bytes as well.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.assembly import empty_decoder
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.models import DecoderConfig
 
 OUTSIDE = ("embedding", "positions", "embedding_norm", "final_norm", "output")
@@ -44,7 +46,11 @@ GGUF_NAMES = {
     "output": "output",
 }
 """Modules of a decoder and GGUF's names; those of a layer follow ``blk.N.``."""
-EXPERTS = {"ffn.gate": "ffn_gate_exps.weight", "ffn.up": "ffn_up_exps.weight", "ffn.down": "ffn_down_exps.weight"}
+EXPERTS = {
+    "ffn.gate": "ffn_gate_exps.weight",
+    "ffn.up": "ffn_up_exps.weight",
+    "ffn.down": "ffn_down_exps.weight",
+}
 """Instead, for layers with experts: one tensor for all of them."""
 PACKED = (
     {"attention.query": "attn_qkv", "attention.key": "attn_qkv", "attention.value": "attn_qkv"},
@@ -54,7 +60,9 @@ PACKED = (
 
 
 class Form(NamedTuple):
-    """A tensor of a file as ours, and back: two functions of the tensor and the decoder's configuration."""
+    """A tensor of a file as ours, and back: two functions of the tensor and the decoder's
+    configuration.
+    """
 
     read: Callable[[Tensor, DecoderConfig], Tensor]
     write: Callable[[Tensor, DecoderConfig], Tensor]
@@ -107,26 +115,38 @@ def _by_rows(tensor: Tensor) -> Tensor:
 TRANSPOSED = Form(_transposed, _transposed)
 """``[in, out]`` in the file, as in GPT-2's Conv1D; vectors stay."""
 SHIFTED = Form(lambda w, _: w.double() + 1, lambda w, _: w - 1)
-"""The file holds w of a norm that multiplies by 1 + w, as Gemma's do. The sum is taken in float64 and kept in float32
-at least, where 16-bit weights come back bit for bit: |w| of at least 2**-15 exactly, smaller ones within 2**-24, like
-all of float32's: no program computes with more of them, since the sum is taken in float32."""
+"""The file holds w of a norm that multiplies by 1 + w, as Gemma's do. The sum is taken in float64
+and kept in float32 at least, where 16-bit weights come back bit for bit: |w| of at least 2**-15
+exactly, smaller ones within 2**-24, like all of float32's: no program computes with more of them,
+since the sum is taken in float32.
+"""
 SWAPPED_HALVES = Form(_swapped, _swapped)
-"""The halves of every head are exchanged, which turns the direction of the rotation around (nanochat)."""
-NEIGHBOURS = Form(lambda w, c: _turned(w, c.head_dim, c.head_dim // 2), lambda w, c: _turned(w, c.head_dim, 2))
+"""The halves of every head are exchanged, which turns the direction of the rotation around
+(nanochat).
+"""
+NEIGHBOURS = Form(
+    lambda w, c: _turned(w, c.head_dim, c.head_dim // 2), lambda w, c: _turned(w, c.head_dim, 2)
+)
 """Coordinates that rotate together are neighbours in the file; ours are half a head apart."""
 HEAD_BY_HEAD = Form(_by_head, _into_heads)
-"""Query, key and value of the first head, then of the second ... (GPT-NeoX); of a packed tensor as a whole."""
+"""Query, key and value of the first head, then of the second ... (GPT-NeoX); of a packed tensor as
+a whole.
+"""
 OUT_LAST = Form(lambda w, _: w.mT, lambda w, _: w.mT)
 """Experts' matrices are ``[expert, in, out]`` in the file."""
 IN_TURNS = Form(_apart, _in_turns)
 """Of gate and up as a whole: a row of the one, a row of the other."""
-IN_TURNS_OUT_LAST = Form(lambda w, c: _apart(_by_rows(w), c), lambda w, c: _by_rows(_in_turns(w, c)))
+IN_TURNS_OUT_LAST = Form(
+    lambda w, c: _apart(_by_rows(w), c), lambda w, c: _by_rows(_in_turns(w, c))
+)
 """Both of these."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Tensors of ours and of a file that hold the same numbers: one to one, packed, or an expert each."""
+    """Tensors of ours and of a file that hold the same numbers: one to one, packed, or an expert
+    each.
+    """
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
@@ -142,12 +162,21 @@ class Entry:
     def read(self, get: Callable[[str], Tensor]) -> dict[str, Tensor]:
         """Our tensors, from a function that reads theirs; last axes may be packed in bytes."""
         if not self.theirs:
-            return {n: torch.full(size, _constant(n)) for n, size in zip(self.ours, self.sizes, strict=True)}
+            return {
+                n: torch.full(size, _constant(n))
+                for n, size in zip(self.ours, self.sizes, strict=True)
+            }
         read = [get(name) for name in self.theirs]
         whole = torch.stack(read) if self.by_expert else read[0]
-        whole = whole if self.whole is None else self.whole.read(whole, self.config)
+        if self.whole is None:
+            whole = whole
+        else:
+            whole = self.whole.read(whole, self.config)
         axis = _axis(self.ours[0], self.sizes[0])
-        pieces = whole.split([size[axis] for size in self.sizes], axis) if len(self.ours) > 1 else [whole]
+        if len(self.ours) > 1:
+            pieces = whole.split([size[axis] for size in self.sizes], axis)
+        else:
+            pieces = [whole]
         return {
             name: (piece if form is None else form.read(piece, self.config)).contiguous()
             for name, piece, form in zip(self.ours, pieces, self.parts, strict=True)
@@ -158,15 +187,27 @@ class Entry:
         ours = [state[name] for name in self.ours]
         if not self.theirs:
             for name, tensor in zip(self.ours, ours, strict=True):
-                same, value = tensor.is_meta or bool((tensor == _constant(name)).all()), _constant(name)
-                require(same, f"{name} with other values than {value}", f"only {value}", "Choose another layout.")
+                same = tensor.is_meta or bool((tensor == _constant(name)).all())
+                value = _constant(name)
+                if not same:
+                    raise InputError(
+                        got=f"{name} with other values than {value}",
+                        expected=f"only {value}",
+                        fix="Choose another layout.",
+                    )
             return []
         pieces = [
             piece if form is None else form.write(piece, self.config)
             for piece, form in zip(ours, self.parts, strict=True)
         ]
-        whole = torch.cat(pieces, _axis(self.ours[0], self.sizes[0])) if len(pieces) > 1 else pieces[0]
-        whole = whole if self.whole is None else self.whole.write(whole, self.config)
+        if len(pieces) > 1:
+            whole = torch.cat(pieces, _axis(self.ours[0], self.sizes[0]))
+        else:
+            whole = pieces[0]
+        if self.whole is None:
+            whole = whole
+        else:
+            whole = self.whole.write(whole, self.config)
         return list(whole) if self.by_expert else [whole]
 
     def shapes(self) -> dict[str, list[int]]:
@@ -175,7 +216,10 @@ class Entry:
             name: torch.empty(size, device="meta", dtype=torch.float32)
             for name, size in zip(self.ours, self.sizes, strict=True)
         }
-        return {name: list(each.shape) for name, each in zip(self.theirs, self.write(empty), strict=True)}
+        return {
+            name: list(each.shape)
+            for name, each in zip(self.theirs, self.write(empty), strict=True)
+        }
 
 
 def _constant(name: str) -> float:
@@ -184,7 +228,9 @@ def _constant(name: str) -> float:
 
 def _axis(name: str, size: Sequence[int]) -> int:
     """The axis of rows: tensors of all experts have the expert before it."""
-    return 1 if len(size) == 3 or name.endswith(("gate_bias", "up_bias")) else 0
+    if len(size) == 3 or name.endswith(("gate_bias", "up_bias")):
+        return 1
+    return 0
 
 
 def entries(
@@ -197,7 +243,8 @@ def entries(
 
     Args:
         config: The decoder's.
-        names: Our modules (or single tensors) and theirs: ``{"attention.query": "self_attn.q_proj"}``.
+        names: Our modules (or single tensors) and theirs: ``{"attention.query":
+            "self_attn.q_proj"}``.
         prefix: Of their names in a layer: ``"model.layers.{}."``.
         forms: By our name, of a part, or by theirs, of a packed tensor as a whole.
     """
@@ -208,12 +255,18 @@ def entries(
     groups: dict[str, list[str]] = {}
     placed = 0
     for module, theirs in names.items():
-        ours = module if module.split(".")[0] in OUTSIDE else f"layers.0.{module}"
+        if module.split(".")[0] in OUTSIDE:
+            ours = module
+        else:
+            ours = f"layers.0.{module}"
         for name in (name for name in shapes if ours in (name, name.rpartition(".")[0])):
             if name.removeprefix("layers.0.") in names and name != ours:
                 continue  # it has a name of its own
             suffix = name.removeprefix(ours)
-            template = f"{theirs}{suffix}" if ours == module else f"{prefix}{theirs}{suffix}"
+            if ours == module:
+                template = f"{theirs}{suffix}"
+            else:
+                template = f"{prefix}{theirs}{suffix}"
             groups.setdefault(template if theirs else name, []).append(name)
             placed += 1
     if placed < len(shapes):
@@ -233,7 +286,8 @@ def entries(
         entry = Entry((), (), sizes, config, forms.get(theirs), parts, "{expert}" in template)
         for layer in range(config.num_layers if in_layer else 1):
             at = tuple(name.replace("layers.0.", f"layers.{layer}.", 1) for name in group)
-            name, copies = template.replace("{}", str(layer)), (config.num_experts or 0) if entry.by_expert else 1
+            name = template.replace("{}", str(layer))
+            copies = (config.num_experts or 0) if entry.by_expert else 1
             there = tuple(name.replace("{expert}", str(expert)) for expert in range(copies))
             found.append(replace(entry, ours=at, theirs=there if theirs else ()))
     return found
@@ -241,5 +295,7 @@ def entries(
 
 def tensors_of_layer(names: Mapping[str, str], config: DecoderConfig) -> int:
     """At least so many tensors of a file belong to a layer."""
-    inside = {theirs for ours, theirs in names.items() if ours.split(".")[0] not in OUTSIDE and theirs}
+    inside = {
+        theirs for ours, theirs in names.items() if ours.split(".")[0] not in OUTSIDE and theirs
+    }
     return sum((config.num_experts or 0) if "{expert}" in name else 1 for name in inside)

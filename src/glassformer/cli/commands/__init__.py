@@ -1,1 +1,3 @@
-"""The commands of the command line: one module each, whose ``main`` takes its flags and returns the exit status."""
+"""The commands of the command line: one module each, whose ``main`` takes its flags and returns the
+exit status.
+"""

@@ -1,4 +1,6 @@
-"""``glassformer capture``: what a language model computes while it reads a text, as a table or a file of arrays."""
+"""``glassformer capture``: what a language model computes while it reads a text, as a table or a
+file of arrays.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,7 +13,7 @@ from safetensors.numpy import save_file
 from glassformer.cli import writing
 from glassformer.cli.flags import CaptureFlags
 from glassformer.cli.terminal import say, text_or_input
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.files import any_file, new_file, no_file
 from glassformer.generation.language_model import LanguageModel, load
 from glassformer.observe.capture import capture
@@ -40,12 +42,20 @@ def main(flags: CaptureFlags) -> int:
     if flags.save is not None:
         arrays |= {"tokens": tokens[0].cpu().numpy()}
         _write(flags.save, arrays, lm.strings(tokens), flags.overwrite)
-        say(f"{flags.save}: {', '.join(f'{name} {list(each.shape)}' for name, each in arrays.items())}"[:200])
+        say(
+            f"{flags.save}: {', '.join(f'{name} {list(each.shape)}' for name, each in arrays.items())}"[
+                :200
+            ]
+        )
     return 0
 
 
-def _weights(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags) -> tuple[list[str], Arrays]:
-    """The largest attention weights of the position; of several heads, none on the first token but its own."""
+def _weights(
+    lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags
+) -> tuple[list[str], Arrays]:
+    """The largest attention weights of the position; of several heads, none on the first token but
+    its own.
+    """
     whole = None if flags.save is not None else query
     with capture(lm.model, layers=flags.layer, heads=flags.head, queries=whole) as seen:
         lm.model(tokens)
@@ -62,15 +72,27 @@ def _weights(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: Capture
     one = query == 0 or (flags.layer is not None and flags.head is not None)
     ranked = sorted((each for each in found if one or each[2] > 0), reverse=True)[: flags.top]
     lines = [f"{strings[query]!r}, token {query}, reads", f"  {'head':>6}  {'weight':>7}  token"]
-    lines += [f"  {head:>6}  {weight:>7.4f}  {key} {strings[key]!r}" for weight, head, key in ranked]
+    lines += [
+        f"  {head:>6}  {weight:>7.4f}  {key} {strings[key]!r}" for weight, head, key in ranked
+    ]
     if not one:
-        lines.append("  without the first token, on which most heads rest; --layer and --head show one head whole")
+        lines.append(
+            "  without the first token, on which most heads rest; --layer and --head show one "
+            "head whole"
+        )
     return lines, {name: array[0] for name, array in seen.numpy("weights").items()}
 
 
-def _lens(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags) -> tuple[list[str], Arrays]:
+def _lens(
+    lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags
+) -> tuple[list[str], Arrays]:
     """The next token as each layer's residual stream has it."""
-    require(flags.head is None, "--head for the lens", "layers", "Leave --head out.")
+    if flags.head is not None:
+        raise InputError(
+            got="--head for the lens",
+            expected="layers",
+            fix="Leave --head out.",
+        )
     logits = logit_lens(lm.model, tokens, queries=query)[:, 0, 0].float().cpu()
     stages = range(len(logits))
     if flags.layer is not None:
@@ -81,21 +103,38 @@ def _lens(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFla
         best = logits[stage].softmax(-1).topk(_LENS)
         pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
         words = [f"{lm.strings([token])[0]!r} {share:.1%}" for share, token in pairs]
-        lines.append(f"  {'embedding' if stage == 0 else f'layer {stage - 1}':>10}  {', '.join(words)}")
+        lines.append(
+            f"  {'embedding' if stage == 0 else f'layer {stage - 1}':>10}  {', '.join(words)}"
+        )
     return lines, {"lens": logits[stages.start : stages.stop].numpy()}
 
 
-def _heads(lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags) -> tuple[list[str], Arrays]:
+def _heads(
+    lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags
+) -> tuple[list[str], Arrays]:
     """What each part adds to the logit of the most likely next token: direct logit attribution."""
-    require(flags.layer is None and flags.head is None, "--layer or --head", "all heads", "Leave them out.")
+    if flags.layer is not None or flags.head is not None:
+        raise InputError(
+            got="--layer or --head",
+            expected="all heads",
+            fix="Leave them out.",
+        )
     best = int(lm.model(tokens[:, : query + 1])[0, -1].argmax())
     parts = direct_logits(lm.model, tokens, best, query=query)
-    lines = [f"the logit of {lm.strings([best])[0]!r} is {parts.total.item():.3f}; the parts that add most to it:"]
+    lines = [
+        f"the logit of {lm.strings([best])[0]!r} is {parts.total.item():.3f}; the parts that add "
+        "most to it:"
+    ]
     lines += [f"  {value:>+8.3f}  {name}" for name, value in parts.top(flags.top)]
-    return lines, {"parts": parts.values[:, 0].float().cpu().numpy(), "names": np.array(parts.names)}
+    return lines, {
+        "parts": parts.values[:, 0].float().cpu().numpy(),
+        "names": np.array(parts.names),
+    }
 
 
-_TABLES: dict[str, Callable[[LanguageModel, torch.Tensor, int, CaptureFlags], tuple[list[str], Arrays]]] = {
+_TABLES: dict[
+    str, Callable[[LanguageModel, torch.Tensor, int, CaptureFlags], tuple[list[str], Arrays]]
+] = {
     "weights": _weights,
     "lens": _lens,
     "heads": _heads,
@@ -103,13 +142,19 @@ _TABLES: dict[str, Callable[[LanguageModel, torch.Tensor, int, CaptureFlags], tu
 
 
 def _write(path: Path, arrays: Arrays, strings: Sequence[str], overwrite: bool) -> None:
-    """An .npz with the strings as an array, or safetensors, which holds numbers only, with them as JSON metadata."""
+    """An .npz with the strings as an array, or safetensors, which holds numbers only, with them as
+    JSON metadata.
+    """
     texts = {name: array.tolist() for name, array in arrays.items() if array.dtype.kind == "U"}
     texts["strings"] = list(strings)
-    numbers = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in texts}
+    numbers = {
+        name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in texts
+    }
     with writing(path), new_file(path, replaces=any_file if overwrite else no_file) as draft:
         if path.suffix == ".safetensors":
-            save_file(numbers, draft, metadata={name: json.dumps(each) for name, each in texts.items()})
+            save_file(
+                numbers, draft, metadata={name: json.dumps(each) for name, each in texts.items()}
+            )
         else:
             with draft.open("wb") as file:
                 np.savez(file, **numbers, **{name: np.array(each) for name, each in texts.items()})  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from glassformer.cli.flags import ChatFlags
 from glassformer.cli.sampling import chosen_rule
 from glassformer.cli.terminal import text_or_input, write
 from glassformer.data.harmony import Effort, Piece, Setting
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.generation.decoding import Continuation
 
 HELP = """\
@@ -30,9 +30,14 @@ _HINT = "/quit ends, /help lists the commands."
 _COMMANDS = ("/new", "/effort", "/reasoning", "/quit", "/help")
 
 _QUOTES = '"""'
-REPLY_LIMIT, REASONING_LIMIT = 1024, 8192
-"""Tokens of a reply, unless --max-new-tokens says otherwise: of a model, and of one that reasons first."""
-_DIM, _PLAIN, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
+REPLY_LIMIT = 1024
+REASONING_LIMIT = 8192
+"""Tokens of a reply, unless --max-new-tokens says otherwise: of a model, and of one that reasons
+first.
+"""
+_DIM = "\x1b[2m"
+_PLAIN = "\x1b[0m"
+_ERASE = "\r\x1b[K"
 
 
 @dataclass
@@ -77,13 +82,16 @@ class Screen:
                 if piece.ended:
                     self._erase_status()
                     self._note(
-                        f"[the model calls {piece.message.recipient}, which is not here: {piece.message.content}]"
+                        f"[the model calls {piece.message.recipient}, which is not here: "
+                        f"{piece.message.content}]"
                     )
             elif self.show_reasoning:
                 self._reason(piece, begins=not reasoning)
                 reasoning = not piece.ended
             elif _styled():
-                status = f"{_ERASE}{_DIM}reasoning, {conversation.stopwatch.generated} tokens{_PLAIN}"
+                status = (
+                    f"{_ERASE}{_DIM}reasoning, {conversation.stopwatch.generated} tokens{_PLAIN}"
+                )
                 print(status, end="", file=sys.stderr, flush=True)
         self._erase_status()
         return answered
@@ -129,7 +137,11 @@ def talk(conversation: Conversation, screen: Screen) -> None:
             if text == "/quit":
                 return
             response = _obey(text, conversation, screen)
-            if response is None and interactive and difflib.get_close_matches(text.split()[0], _COMMANDS, n=1):
+            if (
+                response is None
+                and interactive
+                and difflib.get_close_matches(text.split()[0], _COMMANDS, n=1)
+            ):
                 response = _help(conversation)  # it may be a misspelt command
             if response is not None:
                 print(response, file=sys.stderr)
@@ -149,17 +161,36 @@ def talk(conversation: Conversation, screen: Screen) -> None:
 
 def main(flags: ChatFlags) -> int:
     """Load the model and talk; return the exit status."""
-    message = None if flags.message is None else text_or_input(flags.message)
+    if flags.message is None:
+        message = None
+    else:
+        message = text_or_input(flags.message)
     stored = open_model(flags.model, tokenizer=flags.tokenizer)
     sampling = chosen_rule(flags, stored)
-    in_harmony = stored.chat_template is None or "<|channel|>" in stored.require_tokenizer().specials
-    tokenizer = require_chat(stored) if in_harmony else stored.require_tokenizer()
-    got, fix = f"--effort {flags.effort} for {stored.name}", "Leave it out."
-    require(in_harmony or flags.effort == "medium", got, "a model whose prompts say it: gpt-oss", fix)
+    in_harmony = (
+        stored.chat_template is None or "<|channel|>" in stored.require_tokenizer().specials
+    )
+    if in_harmony:
+        tokenizer = require_chat(stored)
+    else:
+        tokenizer = stored.require_tokenizer()
+    if not in_harmony and flags.effort != "medium":
+        raise InputError(
+            got=f"--effort {flags.effort} for {stored.name}",
+            expected="a model whose prompts say it: gpt-oss",
+            fix="Leave it out.",
+        )
     longest = stored.config.max_seq_len
-    context = min(CONTEXT, longest) if flags.context is None else flags.context
-    expected = f"at most the {longest} tokens that {stored.path} can read"
-    require(context <= longest, f"--context {context}", expected, "Pass less, or leave it out.")
+    if flags.context is None:
+        context = min(CONTEXT, longest)
+    else:
+        context = flags.context
+    if not context <= longest:
+        raise InputError(
+            got=f"--context {context}",
+            expected=f"at most the {longest} tokens that {stored.path} can read",
+            fix="Pass less, or leave it out.",
+        )
     model = build(stored, device=flags.device, pack=flags.pack)
     conversation = Conversation(
         Continuation(model, context, rule=sampling.rule),
@@ -172,10 +203,16 @@ def main(flags: ChatFlags) -> int:
     )
     screen = Screen(flags.show_reasoning, flags.speed)
     if message is None:
-        print(f"Sampling: {sampling}. --temperature 0 always takes the most likely token.", file=sys.stderr)
+        print(
+            f"Sampling: {sampling}. --temperature 0 always takes the most likely token.",
+            file=sys.stderr,
+        )
         talk(conversation, screen)
     elif not screen.show(conversation, message):
-        print("glassformer: the reply holds no answer. --show-reasoning prints what came instead.", file=sys.stderr)
+        print(
+            "glassformer: the reply holds no answer. --show-reasoning prints what came instead.",
+            file=sys.stderr,
+        )
         return 1
     return 0
 
@@ -205,13 +242,16 @@ def _line(prompt: str) -> str | None:
         print()
         return None
     except UnicodeDecodeError as error:
-        got, fix = f"a message with the byte {error.object[error.start]:#04x}", "Convert it, for example with iconv."
+        got = f"a message with the byte {error.object[error.start]:#04x}"
+        fix = "Convert it, for example with iconv."
         raise InputError(got, f"text in {error.encoding}", fix) from error
     return line.strip() if line else None
 
 
 def _obey(command: str, conversation: Conversation, screen: Screen) -> str | None:
-    """Run the command in a line that starts with /; returns what to print, or None if it is no command."""
+    """Run the command in a line that starts with /; returns what to print, or None if it is no
+    command.
+    """
     name, _, rest = command.partition(" ")
     if name == "/new" and not rest:
         conversation.messages = []
@@ -233,7 +273,9 @@ def _help(conversation: Conversation) -> str:
     """The commands, of a model that does not reason without those for reasoning."""
     if conversation.template is None:
         return HELP
-    return "\n".join(line for line in HELP.splitlines() if not line.startswith(("/effort", "/reasoning")))
+    return "\n".join(
+        line for line in HELP.splitlines() if not line.startswith(("/effort", "/reasoning"))
+    )
 
 
 def _styled() -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from glassformer.classifier import Classifier, TokenEffect, load_classifier, token_effects
 from glassformer.cli.flags import ClassifyFlags
 from glassformer.cli.terminal import say
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer import BUNDLED
 from glassformer.text import one_line
 
@@ -24,7 +24,9 @@ _BUNDLED = BUNDLED / "sentiment"
 
 @dataclass(frozen=True)
 class Verdict:
-    """A text, its most likely class, the probability of each, and, if asked for, each token's effect on the first."""
+    """A text, its most likely class, the probability of each, and, if asked for, each token's
+    effect on the first.
+    """
 
     text: str
     label: str
@@ -33,7 +35,11 @@ class Verdict:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        found: dict[str, Any] = {"text": self.text, "label": self.label, "probabilities": self.probabilities}
+        found: dict[str, Any] = {
+            "text": self.text,
+            "label": self.label,
+            "probabilities": self.probabilities,
+        }
         if self.effects is not None:
             found["tokens"] = [effect._asdict() for effect in self.effects]
         return json.dumps(found)
@@ -42,23 +48,47 @@ class Verdict:
         """The same as text, with the effects of up to ``tokens`` tokens."""
         first = f"{_printed(self.label)}  {100 * self.probabilities[self.label]:.1f} %  {_printed(self.text)}"
         ranked = sorted(self.effects or (), key=lambda each: -abs(each.effect))[:tokens]
-        effects = [f"{_printed(token)} {100 * effect:+.1f}" for token, effect in ranked if abs(effect) >= 5e-4]
-        return [first, "    " + ", ".join(effects)] if effects else [first]
+        effects = [
+            f"{_printed(token)} {100 * effect:+.1f}"
+            for token, effect in ranked
+            if abs(effect) >= 5e-4
+        ]
+        if effects:
+            return [first, "    " + ", ".join(effects)]
+        return [first]
 
 
-def judge(classifier: Classifier, texts: Iterable[str], at_once: int, effects: bool) -> Iterator[Verdict]:
+def judge(
+    classifier: Classifier, texts: Iterable[str], at_once: int, effects: bool
+) -> Iterator[Verdict]:
     """A verdict on each text, in order; ``at_once`` texts are read before the first is given."""
-    texts, count = iter(texts), 0
+    texts = iter(texts)
+    count = 0
     while chosen := list(islice(texts, at_once)):
         count += len(chosen)
         for text, row in zip(chosen, classifier.probabilities(chosen).tolist(), strict=True):
-            got = f"{row} for the probabilities of {_printed(text)}"
-            fix = "The weights are damaged or training diverged: train again."
-            require(all(map(math.isfinite, row)), got, "numbers", fix)
+            if not all(map(math.isfinite, row)):
+                raise InputError(
+                    got=f"{row} for the probabilities of {_printed(text)}",
+                    expected="numbers",
+                    fix="The weights are damaged or training diverged: train again.",
+                )
             best = max(range(len(row)), key=row.__getitem__)
-            found = token_effects(classifier, text, best) if effects else None
-            yield Verdict(text, classifier.classes[best], dict(zip(classifier.classes, row, strict=True)), found)
-    require(count > 0, "no texts", "at least one", "Pass them in quotes, as lines of --file, or on standard input.")
+            found = None
+            if effects:
+                found = token_effects(classifier, text, best)
+            yield Verdict(
+                text,
+                classifier.classes[best],
+                dict(zip(classifier.classes, row, strict=True)),
+                found,
+            )
+    if not count > 0:
+        raise InputError(
+            got="no texts",
+            expected="at least one",
+            fix="Pass them in quotes, as lines of --file, or on standard input.",
+        )
 
 
 def run(flags: ClassifyFlags) -> Iterator[Verdict]:
@@ -74,7 +104,9 @@ def run(flags: ClassifyFlags) -> Iterator[Verdict]:
         if sys.stdin.isatty():
             print("Type texts, one a line; Ctrl-D ends.", file=sys.stderr)
         # One at a time, so that each is answered before the next is typed.
-        yield from judge(classifier, _lines("standard input", sys.stdin.buffer.readline), 1, effects)
+        yield from judge(
+            classifier, _lines("standard input", sys.stdin.buffer.readline), 1, effects
+        )
 
 
 def main(flags: ClassifyFlags) -> int:
@@ -94,7 +126,9 @@ def _file_lines(path: Path) -> Iterator[str]:
         with path.open("rb") as file:
             yield from _lines(str(path), file.readline)
     except OSError as error:
-        raise InputError(f"{path}, which cannot be read: {error}", "a readable file", "Check the path.") from error
+        raise InputError(
+            f"{path}, which cannot be read: {error}", "a readable file", "Check the path."
+        ) from error
 
 
 def _lines(source: str, readline: Callable[[int], bytes]) -> Iterator[str]:
@@ -103,10 +137,22 @@ def _lines(source: str, readline: Callable[[int], bytes]) -> Iterator[str]:
     while line := readline(MOST_BYTES + 1):
         number += 1
         place = f"{source}, line {number}"
-        require(len(line) <= MOST_BYTES, f"{place}: more than {MOST_BYTES:,} bytes", "one text per line", "Split it.")
-        require(b"\0" not in line, f"{place}: a NUL byte", "text in UTF-8", "This looks like a binary file.")
+        if len(line) > MOST_BYTES:
+            raise InputError(
+                got=f"{place}: more than {MOST_BYTES:,} bytes",
+                expected="one text per line",
+                fix="Split it.",
+            )
+        if b"\0" in line:
+            raise InputError(
+                got=f"{place}: a NUL byte",
+                expected="text in UTF-8",
+                fix="This looks like a binary file.",
+            )
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             got = f"{place}: byte {line[error.start]:#04x} at place {error.start + 1}, which is not UTF-8"
-            raise InputError(got, "text in UTF-8", "Convert it, for example: iconv -f LATIN1 -t UTF-8.") from error
+            raise InputError(
+                got, "text in UTF-8", "Convert it, for example: iconv -f LATIN1 -t UTF-8."
+            ) from error

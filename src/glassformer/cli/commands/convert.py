@@ -7,7 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glassformer.checkpoints.decoders import COPIED_FILES, DECODER_DIRECTORY, family_to_write, write_decoder
+from glassformer.checkpoints.decoders import (
+    COPIED_FILES,
+    DECODER_DIRECTORY,
+    family_to_write,
+    write_decoder,
+)
 from glassformer.checkpoints.families.files import with_experts
 from glassformer.checkpoints.families.gpt_oss import OPENAI
 from glassformer.checkpoints.gguf_writing import write_gguf
@@ -16,10 +21,20 @@ from glassformer.cli import writing
 from glassformer.cli.flags import ConvertFlags
 from glassformer.cli.terminal import say
 from glassformer.data.chat_template import ChatTemplate, template_from_gguf
-from glassformer.data.gguf_tokenizer import byte_vocabulary, gguf_vocabulary, has_tokenizer, tokenizer_from_gguf
+from glassformer.data.gguf_tokenizer import (
+    byte_vocabulary,
+    gguf_vocabulary,
+    has_tokenizer,
+    tokenizer_from_gguf,
+)
 from glassformer.data.released_tokenizer import ReleasedTokenizer, tokenizer_places
 from glassformer.errors import InputError
-from glassformer.files import any_file, lies_inside, require_replaceable, require_replaceable_directory
+from glassformer.files import (
+    any_file,
+    lies_inside,
+    require_replaceable,
+    require_replaceable_directory,
+)
 from glassformer.generation.model_files import write_model_files
 from glassformer.generation.model_rule import BY_DEFAULT, generation_config, gguf_sampling, rule_of
 from glassformer.generation.sampling import SamplingRule
@@ -79,7 +94,9 @@ def _growth(stored: Stored, size: int) -> str:
 
 
 def _write_other_files(flags: ConvertFlags, stored: Stored, directory: Path) -> None:
-    """Write what belongs to a model besides its weights: tokenizer, chat template, ends and sampling rule."""
+    """Write what belongs to a model besides its weights: tokenizer, chat template, ends and
+    sampling rule.
+    """
     if stored.layout == "GGUF" and flags.tokenizer is None:
         if has_tokenizer(stored.content):
             _write_tokenizer_of_gguf(stored, directory)
@@ -105,10 +122,15 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
     notes: list[str] = []
     template = None
     if stored.layout == "GGUF" and flags.tokenizer is None:
-        vocabulary = dict(stored.content) if has_tokenizer(stored.content) else None
+        vocabulary = None
+        if has_tokenizer(stored.content):
+            vocabulary = dict(stored.content)
     else:
         vocabulary = _vocabulary(stored)
-        template = None if stored.chat_template is None else stored.chat_template.text
+        if stored.chat_template is None:
+            template = None
+        else:
+            template = stored.chat_template.text
         if vocabulary is not None and _loses_nfc(stored.require_tokenizer(), vocabulary):
             notes.append("Its texts are no longer normalised to NFC, for which GGUF has no key.")
     kind = flags.kind or "F16"
@@ -125,7 +147,10 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
         )
     if vocabulary is None:
         notes.append("It has no tokenizer: llama.cpp takes token ids.")
-    elif vocabulary.get("tokenizer.ggml.model") == "gpt2" and "tokenizer.ggml.eos_token_id" not in vocabulary:
+    elif (
+        vocabulary.get("tokenizer.ggml.model") == "gpt2"
+        and "tokenizer.ggml.eos_token_id" not in vocabulary
+    ):
         notes.append("It names no token that ends a text: llama.cpp then takes token 11 for one.")
     size = flags.out.stat().st_size
     return [f"{flags.out}: GGUF in {kind}, {byte_size(size)}{_growth(stored, size)}", *notes]
@@ -164,7 +189,11 @@ def _write_tokenizer_of_gguf(stored: Stored, directory: Path) -> None:
 
 
 def _write_tokenizer(
-    metadata: Mapping[str, Any], source: str, directory: Path, *, rule: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any],
+    source: str,
+    directory: Path,
+    *,
+    rule: Mapping[str, Any] | None = None,
 ) -> None:
     """Write tokenizer, ends, chat template and sampling rule of GGUF's keys in Hugging Face's form."""
     tokenizer = tokenizer_from_gguf(metadata, source)
@@ -172,9 +201,13 @@ def _write_tokenizer(
 
     def name(kind: str) -> str | None:
         token = metadata.get(f"tokenizer.ggml.{kind}_token_id")
-        return tokenizer.token_bytes(token).decode(errors="replace") if isinstance(token, int) else None
+        if isinstance(token, int):
+            return tokenizer.token_bytes(token).decode(errors="replace")
+        return None
 
-    write_model_files(directory, tokenizer, template, tokenizer.ends, bos=name("bos"), eos=name("eos"), rule=rule)
+    write_model_files(
+        directory, tokenizer, template, tokenizer.ends, bos=name("bos"), eos=name("eos"), rule=rule
+    )
 
 
 def main(flags: ConvertFlags) -> int:
@@ -185,7 +218,9 @@ def main(flags: ConvertFlags) -> int:
 
 
 def _other_files(directory: Path) -> list[Path]:
-    """Each file from the nearest directory that has it, as for tokenizers; links out of it are not followed."""
+    """Each file from the nearest directory that has it, as for tokenizers; links out of it are not
+    followed.
+    """
     kept: dict[str, Path] = {}
     for place in tokenizer_places(directory):
         for name in COPIED_FILES:

@@ -1,10 +1,12 @@
-"""``glassformer design``: the weights of a head that solves a task, built from its description, proved and written."""
+"""``glassformer design``: the weights of a head that solves a task, built from its description,
+proved and written.
+"""
 
 from glassformer.cli import writing
 from glassformer.cli.commands.verify import built_in
 from glassformer.cli.flags import DesignFlags
 from glassformer.cli.terminal import say
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.files import require_absent
 from glassformer.handcraft.designs import design, designable
 from glassformer.handcraft.verification import verify
@@ -21,16 +23,24 @@ def main(flags: DesignFlags) -> int:
         raise InputError(
             f"the task {task.name!r}, which no single head can do",
             f"one of {', '.join(designable())}",
-            "Choose one of these; its proof is in glassformer.handcraft.tasks, and 'glassformer verify' finds a "
+            "Choose one of these; its proof is in glassformer.handcraft.tasks, and 'glassformer "
+            "verify' finds a "
             "failing sequence for any weights.",
         )
-    error, expected = flags.largest_error, f"above 0 and below {task.decisive_error:g}, so that no output is misread"
-    require(0 < error < task.decisive_error, f"--largest-error {error}", expected, "Pass 1e-9, for example.")
+    error = flags.largest_error
+    if not 0 < error < task.decisive_error:
+        raise InputError(
+            got=f"--largest-error {error}",
+            expected=f"above 0 and below {task.decisive_error:g}, so that no output is misread",
+            fix="Pass 1e-9, for example.",
+        )
     made = design(task, flags.largest_error)
     require_size(made.weights.matrices)
     say(f"{task.name}: {task.summary}")
     say(f"  head            {made.description}")
-    sizes = ", ".join(f"{name} {len(m)} x {m.shape[1]}" for name, m in made.weights.matrices.items())
+    sizes = ", ".join(
+        f"{name} {len(m)} x {m.shape[1]}" for name, m in made.weights.matrices.items()
+    )
     say(f"  matrices        {sizes}")
     say(f"  sharpness       {made.sharpness:g}, for errors of at most {flags.largest_error:g}\n")
     certificate = verify(made.weights, task, tolerance=flags.largest_error)

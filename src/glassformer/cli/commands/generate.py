@@ -9,7 +9,7 @@ from glassformer.cli.flags import GenerateFlags
 from glassformer.cli.sampling import chosen_rule
 from glassformer.cli.terminal import Stopwatch, text_or_input, write
 from glassformer.data.released_tokenizer import ReleasedTokenizer
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.generation import stream
 from glassformer.generation.loops import LoopDetector
 from glassformer.kernels import native
@@ -22,8 +22,16 @@ def run(flags: GenerateFlags, stopwatch: Stopwatch | None = None) -> Iterator[st
     rule = chosen_rule(flags, stored).rule
     tokenizer = stored.require_tokenizer()
     prompt = [*tokenizer.begin, *tokenizer.encode(text)]
-    require(len(prompt) > 0, "an empty prompt", "at least one character", "Begin the text.")
-    stop = {*stored.stop_tokens, *(_token(name, tokenizer, stored.config.vocab_size) for name in flags.stop)}
+    if len(prompt) <= 0:
+        raise InputError(
+            got="an empty prompt",
+            expected="at least one character",
+            fix="Begin the text.",
+        )
+    stop = {
+        *stored.stop_tokens,
+        *(_token(name, tokenizer, stored.config.vocab_size) for name in flags.stop),
+    }
     decoder = build(stored, device=flags.device, pack=flags.pack)
     if decoder.device.type == "cpu":
         native.library()  # what it says of compiling is printed before the prompt, not within
@@ -42,7 +50,9 @@ def _until_loop(tokens: Iterator[int], loop: LoopDetector) -> Iterator[int]:
     for token in tokens:
         yield token
         if loop.add(token):
-            write("\n[ended: the text repeats itself without end; --no-end-loops goes on]", sys.stderr)
+            write(
+                "\n[ended: the text repeats itself without end; --no-end-loops goes on]", sys.stderr
+            )
             return
 
 
@@ -51,8 +61,12 @@ def _token(name: str, tokenizer: ReleasedTokenizer, vocab_size: int) -> int:
     if name in tokenizer.specials:
         return tokenizer.specials[name]
     known = name.isdecimal() and len(name) < 20 and int(name) < vocab_size
-    expected = f"a number from 0 to {vocab_size - 1}, or the name of a special token"
-    require(known, f"--stop {name} for {tokenizer.source}", expected, "Name one that the model has.")
+    if not known:
+        raise InputError(
+            got=f"--stop {name} for {tokenizer.source}",
+            expected=f"a number from 0 to {vocab_size - 1}, or the name of a special token",
+            fix="Name one that the model has.",
+        )
     return int(name)
 
 

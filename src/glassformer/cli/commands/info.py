@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -33,7 +34,9 @@ class Machine:
 
 
 def this_machine(kernel: bool = True) -> Machine:
-    """Measure it. With ``kernel``, load the MXFP4 kernel too; building it the first time takes some seconds."""
+    """Measure it. With ``kernel``, load the MXFP4 kernel too; building it the first time takes some
+    seconds.
+    """
     found, problem = native.look() if kernel else (None, None)
     level = None if found is None else native.LEVELS[found.level]
     memory = process_memory()
@@ -50,7 +53,9 @@ def as_json(found: Description, machine: Machine) -> dict[str, Any]:
         "parameters": {"total": found.total, "active_per_token": found.active, **found.parameters},
         "stored_bytes": {"total": sum(found.stored_bytes.values()), **found.stored_bytes},
         "files": found.num_files,
-        "kinds": {kind: {"tensors": number, "bytes": size} for kind, (number, size) in found.kinds.items()},
+        "kinds": {
+            kind: {"tensors": number, "bytes": size} for kind, (number, size) in found.kinds.items()
+        },
         "windows": _windows(found),
         "memory_bytes": _memory(found),
         "cache_bytes": {str(_cached_tokens(found)): found.cache(_cached_tokens(found))},
@@ -74,13 +79,21 @@ def as_text(found: Description, machine: Machine) -> str:
         f"   in {found.num_files} file{'s' if found.num_files > 1 else ''}",
         f"  {'active':<16}{count(found.active):>12}   for each token",
         "",
-        *(f"  {name:<22}{byte_size(size):>12}{_fits(size, machine)}" for name, size in _memory(found).items()),
+        *(
+            f"  {name:<22}{byte_size(size):>12}{_fits(size, machine)}"
+            for name, size in _memory(found).items()
+        ),
     ]
     tokens = _cached_tokens(found)
     if cache := found.cache(tokens):
-        lines.append(f"  {f'cache, {tokens:,} tokens':<22}{byte_size(cache):>12}   in 16 bits; twice in 32")
+        lines.append(
+            f"  {f'cache, {tokens:,} tokens':<22}{byte_size(cache):>12}   in 16 bits; twice in 32"
+        )
     if machine.memory is not None:
-        free = "" if machine.free is None else f"   {byte_size(machine.free)} of it free"
+        if machine.free is None:
+            free = ""
+        else:
+            free = f"   {byte_size(machine.free)} of it free"
         lines.append(f"  {'this process may take':<22}{byte_size(machine.memory):>12}{free}")
     if found.experts is not None:
         lines += ["", f"  MXFP4 kernel: {machine.kernel or machine.without_kernel}"]
@@ -103,27 +116,53 @@ def _form(found: Description) -> list[tuple[str, str]]:
     config = found.config
     if not isinstance(config, DecoderConfig):
         return [
-            ("layers", f"{config.num_layers}, {config.hidden_dim:,} wide, {config.ff_dim:,} inside"),
+            (
+                "layers",
+                f"{config.num_layers}, {config.hidden_dim:,} wide, {config.ff_dim:,} inside",
+            ),
             ("heads", f"{config.num_heads} of width {config.hidden_dim // config.num_heads}"),
             ("context", f"{config.max_seq_len:,} tokens"),
             ("vocabulary", f"{config.vocab_size:,}"),
         ]
     kv = config.num_kv_heads or config.num_heads
     windowed = [layer for layer, window in enumerate(_windows(found)) if window is not None]
-    yarn = config.rope_scaling if isinstance(config.rope_scaling, Yarn) else None
-    stretch = f", {yarn.factor:g} times {yarn.original_max_seq_len:,} by YaRN" if yarn else ""
+    yarn = None
+    if isinstance(config.rope_scaling, Yarn):
+        yarn = config.rope_scaling
+    if yarn:
+        stretch = f", {yarn.factor:g} times {yarn.original_max_seq_len:,} by YaRN"
+    else:
+        stretch = ""
     formats = {"mxfp4": "as MXFP4", "dense": "as numbers"}
-    held = "as in the file" if found.layout == "GGUF" else formats[config.expert_format]
-    experts = f"{config.num_experts} of width {config.ff_dim:,}, {config.top_k} for each token, {held}"
+    if found.layout == "GGUF":
+        held = "as in the file"
+    else:
+        held = formats[config.expert_format]
+    experts = (
+        f"{config.num_experts} of width {config.ff_dim:,}, {config.top_k} for each token, {held}"
+    )
     return [
         ("layers", f"{config.num_layers}, {config.hidden_dim:,} wide"),
         ("heads", f"{config.num_heads} of width {config.head_dim}, {kv} for keys and values"),
         ("experts", "" if config.num_experts is None else experts),
-        ("feed-forward", f"{config.ff_dim:,} wide" if config.num_experts is None and config.ff_dim else ""),
-        ("windows", f"{config.window:,} tokens in {_listed(windowed, config.num_layers)}" if windowed else "none"),
+        (
+            "feed-forward",
+            f"{config.ff_dim:,} wide" if config.num_experts is None and config.ff_dim else "",
+        ),
+        (
+            "windows",
+            f"{config.window:,} tokens in {_listed(windowed, config.num_layers)}"
+            if windowed
+            else "none",
+        ),
         ("context", f"{config.max_seq_len:,} tokens{stretch}"),
         ("vocabulary", f"{config.vocab_size:,}"),
-        ("weights", ", ".join(f"{n} {kind} ({byte_size(size)})" for kind, (n, size) in sorted(found.kinds.items()))),
+        (
+            "weights",
+            ", ".join(
+                f"{n} {kind} ({byte_size(size)})" for kind, (n, size) in sorted(found.kinds.items())
+            ),
+        ),
     ]
 
 
@@ -142,7 +181,11 @@ def _windows(found: Description) -> list[int | None]:
 def _listed(windowed: list[int], layers: int) -> str:
     if len(windowed) == layers:
         return "all layers"
-    listed = windowed if len(windowed) <= 4 else [*windowed[:2], "...", windowed[-1]]
+    listed: Sequence[object]
+    if len(windowed) <= 4:
+        listed = windowed
+    else:
+        listed = [*windowed[:2], "...", windowed[-1]]
     return f"layers {', '.join(map(str, listed))}"
 
 
@@ -167,4 +210,6 @@ def _fits(size: int, machine: Machine) -> str:
         return ""
     if size > machine.memory:
         return "   more than this process may take"
-    return "   more than is free now" if machine.free is not None and size > machine.free else "   fits"
+    if machine.free is not None and size > machine.free:
+        return "   more than is free now"
+    return "   fits"

@@ -1,4 +1,6 @@
-"""``glassformer intervene``: what a language model says next, as it is and with parts of it changed."""
+"""``glassformer intervene``: what a language model says next, as it is and with parts of it
+changed.
+"""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from glassformer.cli.flags import InterveneFlags
 from glassformer.cli.terminal import say, text_or_input
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.generation.language_model import LanguageModel, load
 from glassformer.models import DecoderConfig
 from glassformer.observe.capture import capture
@@ -24,7 +26,9 @@ _PART = re.compile(r"(\d{1,6})\.(\d{1,6}|attention|ffn)")
 
 @torch.no_grad()
 def main(flags: InterveneFlags) -> int:
-    """Print a table of the likely next tokens before and after, and with ``generate`` both continuations."""
+    """Print a table of the likely next tokens before and after, and with ``generate`` both
+    continuations.
+    """
     parts = [_without(part) for part in flags.without]  # refused before the model is loaded
     flags = replace(flags, text=text_or_input(flags.text))
     lm = load(flags.model, device=flags.device, tokenizer=flags.tokenizer)
@@ -34,8 +38,14 @@ def main(flags: InterveneFlags) -> int:
         strength = 0.5 if flags.strength is None else flags.strength
         norm, change = _steering(lm, flags.text, flags.steer, flags.layer, strength)
         parts.append(add("residual", change, layers=flags.layer))
-        broken = " From 1 on the change is as large as the stream, and texts often break." if abs(strength) >= 1 else ""
-        say(f"  steered after layer {flags.layer} by {strength:g} of the stream's norm, {norm:.4g}.{broken}")
+        if abs(strength) >= 1:
+            broken = " From 1 on the change is as large as the stream, and texts often break."
+        else:
+            broken = ""
+        say(
+            f"  steered after layer {flags.layer} by {strength:g} of the stream's norm, "
+            f"{norm:.4g}.{broken}"
+        )
     tokens = lm.tokens(flags.text)
     before = _next(lm, tokens)
     with intervene(lm.model, *parts):
@@ -77,12 +87,15 @@ def _check_places(flags: InterveneFlags, config: DecoderConfig) -> None:
 def _steering(
     lm: LanguageModel, text: str, words: Sequence[str], layer: int, strength: float
 ) -> tuple[float, Float[Tensor, " dim"]]:
-    """The norm of the residual stream after ``layer`` at the last token of ``text``, and what steering adds to it.
+    """The norm of the residual stream after ``layer`` at the last token of ``text``, and what
+    steering adds to it.
 
-    Its direction is the stream's difference between the two words, each read after the text: at a text's first token
-    many models have a stream a hundred times as large, which says nothing of the word.
+    Its direction is the stream's difference between the two words, each read after the text: at a
+    text's first token many models have a stream a hundred times as large, which says nothing of the
+    word.
 
-    Source: after Turner et al. 2023, arXiv 2308.10248, who read the words alone and scale by a factor.
+    Source: after Turner et al. 2023, arXiv 2308.10248, who read the words alone and scale by a
+    factor.
     """
 
     def stream(read: str) -> Tensor:
@@ -91,11 +104,17 @@ def _steering(
         return seen.records[-1].values[0, 0]
 
     towards, away = (stream(text + word) for word in words)
-    got = f"--steer {' '.join(map(short, words))}, whose streams after layer {layer} are equal"
-    require(
-        not torch.equal(towards, away), got, "a direction between two words", "Pass words that differ at their end."
-    )
-    norm, direction = float(stream(text).norm()), towards - away
+    if torch.equal(towards, away):
+        raise InputError(
+            got=(
+                f"--steer {' '.join(map(short, words))}, whose streams after layer {layer} are "
+                "equal"
+            ),
+            expected="a direction between two words",
+            fix="Pass words that differ at their end.",
+        )
+    norm = float(stream(text).norm())
+    direction = towards - away
     return norm, strength * norm * direction / direction.norm()
 
 
@@ -107,7 +126,9 @@ def _next(lm: LanguageModel, tokens: Tensor) -> Float[Tensor, " vocab"]:
 def _table(lm: LanguageModel, before: Tensor, after: Tensor, top: int) -> list[str]:
     """The most likely tokens of both, the likeliest before first."""
     count = min(top, len(before))
-    chosen = list(dict.fromkeys([*before.topk(count).indices.tolist(), *after.topk(count).indices.tolist()]))
+    chosen = list(
+        dict.fromkeys([*before.topk(count).indices.tolist(), *after.topk(count).indices.tolist()])
+    )
     shares = [each.softmax(-1)[chosen].tolist() for each in (before, after)]
     moved = (after - before)[chosen].tolist()
     lines = [f"  {'before':>8}  {'after':>8}  {'change of logit':>15}  next token"]
@@ -117,4 +138,6 @@ def _table(lm: LanguageModel, before: Tensor, after: Tensor, top: int) -> list[s
 
 
 def _continued(lm: LanguageModel, flags: InterveneFlags, label: str = "after") -> list[str]:
-    return [f"{label}: {flags.text}{lm.generate(flags.text, flags.generate)}"] if flags.generate else []
+    if flags.generate:
+        return [f"{label}: {flags.text}{lm.generate(flags.text, flags.generate)}"]
+    return []

@@ -1,6 +1,8 @@
-"""``glassformer lab NAME``: run one lab from start to end; it leaves a directory with report, figures and numbers.
+"""``glassformer lab NAME``: run one lab from start to end; it leaves a directory with report,
+figures and numbers.
 
-With ``--hand-in`` it also executes the lab's notebook, and writes what a course asks to be handed in.
+With ``--hand-in`` it also executes the lab's notebook, and writes what a course asks to be handed
+in.
 """
 
 import importlib
@@ -33,7 +35,9 @@ def _run(flags: LabFlags) -> Path:
 
     lab = importlib.import_module(LABS[flags.name]).LAB
     data = {"data": flags.data} if flags.name in LABS_WITH_DATA else {}
-    return run(lab, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data)
+    return run(
+        lab, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data
+    )
 
 
 def _hand_in(flags: LabFlags, directory: Path) -> int:

@@ -27,7 +27,10 @@ def main(flags: ModelsFlags) -> int:
         return 0
     say("language models: glassformer generate NAME TEXT, chat NAME, explore NAME, ...")
     for model in named:
-        size = "" if model["bytes"] is None else byte_size(model["bytes"])
+        if model["bytes"] is None:
+            size = ""
+        else:
+            size = byte_size(model["bytes"])
         say(f"  {model['name']:<13}  {size:>7}  {model['licence']:<19}  {model['state']}")
     for model in named:
         if model["state"] == "not installed":
@@ -60,11 +63,15 @@ def _state(known: Known) -> str:
         return "not installed"
     if find_spec(_HUB_PACKAGE) is None:
         return "downloaded at first use; needs glassformer[hub]"
-    return "in the hub's cache" if _is_cached(known.hub, known.file) else "downloaded at first use"
+    if _is_cached(known.hub, known.file):
+        return "in the hub's cache"
+    return "downloaded at first use"
 
 
 def _is_cached(hub: str, file: str | None) -> bool:
-    """Whether a file of the hub, or without one a whole directory of safetensors, has been downloaded."""
+    """Whether a file of the hub, or without one a whole directory of safetensors, has been
+    downloaded.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(hub, file or CONFIG_FILE)
@@ -88,7 +95,9 @@ def _say_how_to_install(model: dict[str, Any]) -> None:
 
 
 def _bundled_models() -> tuple[list[dict[str, str]], InputError | None]:
-    """Name, kind and title of each bundled model; none, with the reason, without the extra that opens them."""
+    """Name, kind and title of each bundled model; none, with the reason, without the extra that
+    opens them.
+    """
     try:
         with naming_extras("explore"):
             from glassformer.explorer.loading.bundled import bundled
@@ -98,6 +107,9 @@ def _bundled_models() -> tuple[list[dict[str, str]], InputError | None]:
     for entry in bundled():
         card = entry.card
         # The title of a program is its name again.
-        title = card.about.partition(":")[0] if card.kind == "program" else card.title
+        if card.kind == "program":
+            title = card.about.partition(":")[0]
+        else:
+            title = card.title
         models.append({"name": card.name, "kind": card.kind.replace("_", "-"), "title": title})
     return models, None

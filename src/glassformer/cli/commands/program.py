@@ -1,4 +1,6 @@
-"""``glassformer program``: a program as a transformer: its parts, its proof, and its outputs on a text."""
+"""``glassformer program``: a program as a transformer: its parts, its proof, and its outputs on a
+text.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +10,7 @@ import torch
 from glassformer.cli import writing
 from glassformer.cli.flags import ProgramFlags
 from glassformer.cli.terminal import say
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.files import local_path, require_absent
 from glassformer.programs.certificate import verify_program
 from glassformer.programs.compiler import compile_program
@@ -24,7 +26,8 @@ from glassformer.text import shown
 def main(flags: ProgramFlags) -> int:
     """Print the parts, or the outputs on a text; if requested prove the transformer, and write it.
 
-    Returns the exit status: 1 if the transformer and the program differ or if no proof was found, otherwise 0.
+    Returns the exit status: 1 if the transformer and the program differ or if no proof was found,
+    otherwise 0.
     """
     if flags.out is not None:
         require_place(flags.out)
@@ -50,13 +53,18 @@ def main(flags: ProgramFlags) -> int:
 def _model(flags: ProgramFlags) -> CompiledProgram:
     if local_path(flags.program).suffix.lower() == ".json":
         given = flags.verify or flags.weights is not None
-        got = f"--verify or --weights for {flags.program}, which holds no definition"
-        fix = f"Name the program, and pass --weights {flags.program}."
-        require(not given, got, "a name of the library or a Python file", fix)
+        if given:
+            raise InputError(
+                got=f"--verify or --weights for {flags.program}, which holds no definition",
+                expected="a name of the library or a Python file",
+                fix=f"Name the program, and pass --weights {flags.program}.",
+            )
         return load_program(flags.program)
     example = read_program(flags.program, flags.run_python)
     if flags.weights is None:
-        return compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
+        return compile_program(
+            example.program, example.vocabulary, example.max_len, causal=example.causal
+        )
     model = load_program(flags.weights)
     _require_domains(model, example)
     model.program = example.program
@@ -67,16 +75,24 @@ def _require_domains(model: CompiledProgram, example: Example) -> None:
     """Refuse weights that were compiled for other sequences than those of the program."""
     found = model.domains
     wanted = (typed(example.vocabulary), example.max_len, example.causal)
-    require(
-        (typed(tuple(found.vocabulary)), found.max_len, found.causal) == wanted,
-        f"weights for {found.max_len} tokens of {list(found.vocabulary)}, {'' if found.causal else 'not '}causal",
-        f"{example.max_len} tokens of {list(example.vocabulary)}, {'' if example.causal else 'not '}causal",
-        "Use the weights of this program.",
-    )
+    if (typed(tuple(found.vocabulary)), found.max_len, found.causal) != wanted:
+        raise InputError(
+            got=(
+                f"weights for {found.max_len} tokens of {list(found.vocabulary)}, "
+                f"{'' if found.causal else 'not '}causal"
+            ),
+            expected=(
+                f"{example.max_len} tokens of {list(example.vocabulary)}, "
+                f"{'' if example.causal else 'not '}causal"
+            ),
+            fix="Use the weights of this program.",
+        )
 
 
 def _run(model: CompiledProgram, text: str) -> bool:
-    """Print a line for each position; whether the transformer agrees with the definition, if there is one."""
+    """Print a line for each position; whether the transformer agrees with the definition, if there
+    is one.
+    """
     tokens = tokens_in(text, model.domains.vocabulary)
     outputs = model.run(tokens)
     columns = [
@@ -86,7 +102,9 @@ def _run(model: CompiledProgram, text: str) -> bool:
     agrees = [True]
     if model.program is not None:
         wanted = model.program(tokens, causal=model.domains.causal)
-        agrees = [agree(model, output, value) for output, value in zip(outputs, wanted, strict=True)]
+        agrees = [
+            agree(model, output, value) for output, value in zip(outputs, wanted, strict=True)
+        ]
         column = ["definition"]
         for value, same in zip(wanted, agrees, strict=True):
             column.append(value_in_words(value) + ("" if same else "  differs"))

@@ -1,8 +1,11 @@
-"""``glassformer train``: train a decoder on a text or on the recurrence, in a directory that can be continued."""
+"""``glassformer train``: train a decoder on a text or on the recurrence, in a directory that can be
+continued.
+"""
 
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +15,7 @@ from glassformer.cli.runs import read_run
 from glassformer.cli.terminal import say
 from glassformer.cli.train_flags import TrainFlags
 from glassformer.cli.training_data import HELD_OUT_RECURRENCES, TrainingData, open_data
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.models.decoder import Decoder
 from glassformer.models.decoder_config import DecoderConfig
 from glassformer.modes import seeded
@@ -32,9 +35,13 @@ def run(flags: TrainFlags) -> TrainingResult:
         RunDirectory(flags.run).require_new()
     _require_memory(flags)
     data = open_data(flags.data, flags.seq_len, flags.seed)
-    longest, fix = flags.model.max_seq_len, "Pass a smaller --seq-len or a larger --model.max-seq-len."
-    got = f"sequences of {data.seq_len} tokens with max_seq_len = {longest}"
-    require(data.seq_len <= longest, got, "sequences that the model can read", fix)
+    longest = flags.model.max_seq_len
+    if not data.seq_len <= longest:
+        raise InputError(
+            got=f"sequences of {data.seq_len} tokens with max_seq_len = {longest}",
+            expected="sequences that the model can read",
+            fix="Pass a smaller --seq-len or a larger --model.max-seq-len.",
+        )
     config = DecoderConfig(**{**vars(flags.model), "vocab_size": data.vocab_size})
     with seeded(flags.seed):
         model = Decoder(config)
@@ -47,7 +54,11 @@ def run(flags: TrainFlags) -> TrainingResult:
         balance_weight=flags.balance_weight if config.balance_experts else 0.0,
     )
     # Under a launcher, from the first process only.
-    tell = say if open_accelerator(flags.training.precision).is_local_main_process else str
+    tell: Callable[[str], object]
+    if open_accelerator(flags.training.precision).is_local_main_process:
+        tell = say
+    else:
+        tell = str
     tell(f"model: {sum(weight.numel() for weight in model.parameters()):,} parameters")
     tell(f"data: {data.summary}")
     tell(f"run: {flags.run}")
@@ -65,12 +76,15 @@ def run(flags: TrainFlags) -> TrainingResult:
 
 
 def _require_memory(flags: TrainFlags) -> None:
-    """Refuse sizes that cannot fit before memory is taken: the system would end the process without a message.
+    """Refuse sizes that cannot fit before memory is taken: the system would end the process without
+    a message.
 
-    Counted is what is sure to be needed at once: weights, gradients and what the optimiser keeps; of the tokens of one
-    pass the logits and the residual stream after each layer; and the sequences.
+    Counted is what is sure to be needed at once: weights, gradients and what the optimiser keeps;
+    of the tokens of one pass the logits and the residual stream after each layer; and the
+    sequences.
     """
-    model, training = flags.model, flags.training
+    model = flags.model
+    training = flags.training
     copies = 4 if training.optimizer == "adamw" else 3
     processes = training.accumulation * int(os.environ.get("WORLD_SIZE", "1"))
     seq_len = flags.seq_len or 64
@@ -80,9 +94,15 @@ def _require_memory(flags: TrainFlags) -> None:
     needed += 4 * tokens * (model.vocab_size + model.num_layers * model.hidden_dim)
     needed += 8 * seq_len * (training.batch_size + held_out)
     available = available_memory()
-    got = f"--model, --training and --seq-len sizes that take at least {byte_size(needed)} of memory"
-    expected = f"at most the {byte_size(available or 0)} that this process may take now"
-    require(available is None or needed <= available, got, expected, "Choose smaller ones.")
+    if available is not None and not needed <= available:
+        raise InputError(
+            got=(
+                f"--model, --training and --seq-len sizes that take at least {byte_size(needed)} "
+                "of memory"
+            ),
+            expected=f"at most the {byte_size(available or 0)} that this process may take now",
+            fix="Choose smaller ones.",
+        )
 
 
 def main(flags: TrainFlags) -> int:
@@ -96,7 +116,9 @@ def main(flags: TrainFlags) -> int:
 
 
 def _data_description(flags: TrainFlags, data: TrainingData) -> dict[str, Any]:
-    """The stored description of the data; a text file that only moved since the start is the same text."""
+    """The stored description of the data; a text file that only moved since the start is the same
+    text.
+    """
     if not flags.resume:
         return data.description
     earlier = read_run(flags.run).data
@@ -110,14 +132,25 @@ def _outcome(flags: TrainFlags, data: TrainingData, result: TrainingResult) -> l
     if result.best is not None:
         metrics = dict(result.evaluations).get(result.best.step, {data.metric: result.best.value})
         told = {"loss": "loss {:.4f} nats per token", "accuracy": "accuracy {:.4f}"}
-        numbers = ", ".join(text.format(metrics[name]) for name, text in told.items() if name in metrics)
+        numbers = ", ".join(
+            text.format(metrics[name]) for name, text in told.items() if name in metrics
+        )
         lines.append(f"best: {numbers} after step {result.best.step:,}")
     if data.optimal_accuracy is not None:
-        lines.append(f"accuracy that the best possible model expects on these sequences: {data.optimal_accuracy:.4f}")
+        lines.append(
+            "accuracy that the best possible model expects on these sequences: "
+            f"{data.optimal_accuracy:.4f}"
+        )
     directory = shlex.quote(str(flags.run))
     if result.ending == "interrupted":
         return [*lines, f"continue: glassformer train --run {directory} --resume"]
     if result.ending == "patience":
-        lines.append(f"ended after {flags.training.patience} evaluations in a row without a better {data.metric}")
-    prompt = '"1 2 3"' if data.description["kind"] == RECURRENCE else '"Once"'
+        lines.append(
+            f"ended after {flags.training.patience} evaluations in a row without a better "
+            f"{data.metric}"
+        )
+    if data.description["kind"] == RECURRENCE:
+        prompt = '"1 2 3"'
+    else:
+        prompt = '"Once"'
     return [*lines, f"generate: glassformer generate {directory} {prompt}"]

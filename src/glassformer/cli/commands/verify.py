@@ -1,4 +1,6 @@
-"""``glassformer verify``: does a head in a file solve a task? The proof, or the first sequence on which it does not."""
+"""``glassformer verify``: does a head in a file solve a task? The proof, or the first sequence on
+which it does not.
+"""
 
 import json
 
@@ -17,7 +19,9 @@ from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verification import Failure, verify
 from glassformer.handcraft.weight_files import read_head
 
-MOST_ROWS, MOST_KEYS, LONGEST = 24, 8, 60
+MOST_ROWS = 24
+MOST_KEYS = 8
+LONGEST = 60
 """Positions around the failing one, and keys, that are listed; characters of an output."""
 
 
@@ -28,9 +32,11 @@ def built_in(name: str, letters: str | None, max_len: int | None) -> Task:
 
 
 def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | None) -> str:
-    """The sequence of ``failure``: its outputs and the expected ones, and what the failing position attends to.
+    """The sequence of ``failure``: its outputs and the expected ones, and what the failing position
+    attends to.
 
-    Attention is computed in float64. Without a ``tolerance``, only the readout of an output has to be right.
+    Attention is computed in float64. Without a ``tolerance``, only the readout of an output has to
+    be right.
     """
     space = task.space
     cases = task.cases(space.block([space.encode(failure.sequence)]))
@@ -38,11 +44,16 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
     first = int(space.has_cls)
     names = enumerate(space.token_names[token] for token in cases.block.tokens[0])
     numbered = [str(name) if i < first else f"{i - first} {name}" for i, name in names]
-    got, wanted = trace.output[first:].copy(), cases.target[0, first:]
+    got = trace.output[first:].copy()
+    wanted = cases.target[0, first:]
     # The failing output was computed in float32 if so requested; the trace is in float64.
     got[failure.position] = failure.output
-    right = task.is_right(got, wanted) if tolerance is None else np.abs(got - wanted).max(axis=1) <= tolerance
-    error, marked = np.abs(got - wanted).max(axis=1), failure.position
+    if tolerance is None:
+        right = task.is_right(got, wanted)
+    else:
+        right = np.abs(got - wanted).max(axis=1) <= tolerance
+    error = np.abs(got - wanted).max(axis=1)
+    marked = failure.position
     first_row = max(0, min(marked - MOST_ROWS // 2, len(got) - MOST_ROWS))
     rows = range(first_row, min(len(got), first_row + MOST_ROWS))
     texts = {row: (_numbers(wanted[row]), _numbers(got[row])) for row in rows}
@@ -50,13 +61,18 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
     margin = max(len(name) for name in numbered)
     lines = [f"{'':{margin + 2}}  {'wanted':<{left}}  {'got':<{middle}}  largest error"]
     for row, (one, other) in texts.items():
-        mark, end = "> " if row == marked else "  ", "" if right[row] else "  wrong"
+        mark = "> " if row == marked else "  "
+        end = "" if right[row] else "  wrong"
         name = numbered[row + first]
-        lines.append(f"{mark}{name:>{margin}}  {one:<{left}}  {other:<{middle}}  {error[row]:.2g}{end}")
+        lines.append(
+            f"{mark}{name:>{margin}}  {one:<{left}}  {other:<{middle}}  {error[row]:.2g}{end}"
+        )
     if len(rows) < len(got):
         lines.append(f"  listed: {rows[0] + 1} to {rows[-1] + 1} of {len(got)}")
     weights = trace.weights[marked + first]
-    strongest = [key for key in np.argsort(-weights, kind="stable")[:MOST_KEYS] if weights[key] >= 0.005]
+    strongest = [
+        key for key in np.argsort(-weights, kind="stable")[:MOST_KEYS] if weights[key] >= 0.005
+    ]
     lines.append(
         f"\nattention of {numbered[marked + first]}: "
         + ", ".join(f"{numbered[key]} {weights[key]:.0%}" for key in strongest)
@@ -65,14 +81,17 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
 
 
 def _numbers(row: Float[np.ndarray, " v_dim"]) -> str:
-    text = " ".join(f"{number + 0.0:.4g}" if abs(number) >= 5e-5 else "0" for number in row.tolist())
+    text = " ".join(
+        f"{number + 0.0:.4g}" if abs(number) >= 5e-5 else "0" for number in row.tolist()
+    )
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def main(flags: VerifyFlags) -> int:
     """Verify, print the certificate and a counterexample, and write the requested JSON.
 
-    Returns the exit status: 0 if the head is proved to solve the task, else 1: it fails, or is undecided.
+    Returns the exit status: 0 if the head is proved to solve the task, else 1: it fails, or is
+    undecided.
     """
     if flags.json is not None:
         require_absent(flags.json, flags.overwrite)
@@ -82,7 +101,10 @@ def main(flags: VerifyFlags) -> int:
     else:
         task = built_in(str(flags.task), flags.letters, flags.max_len)
     named = {"task": task.tolerance, "readout": None}
-    tolerance = named[flags.tolerance] if isinstance(flags.tolerance, str) else flags.tolerance
+    if isinstance(flags.tolerance, str):
+        tolerance = named[flags.tolerance]
+    else:
+        tolerance = flags.tolerance
     dtype = torch.float32 if flags.float32 else torch.float64
     try:
         certificate = verify(head, task, tolerance=tolerance, dtype=dtype, limit=flags.limit)
@@ -91,13 +113,25 @@ def main(flags: VerifyFlags) -> int:
     say(str(certificate))
     failure = certificate.counterexample
     if failure is not None:
-        say(f"\n{failure.sequence}, with the failing position marked:\n\n{show(head, task, failure, tolerance)}")
+        say(
+            f"\n{failure.sequence}, with the failing position "
+            f"marked:\n\n{show(head, task, failure, tolerance)}"
+        )
     if certificate.verdict == "undecided" and certificate.rests_on not in ("samples", "the bound"):
-        say("\nRounding decides: another order of sums may give another verdict. Move these outputs away from there.")
+        say(
+            "\nRounding decides: another order of sums may give another verdict. Move these "
+            "outputs away from there."
+        )
     elif certificate.verdict == "undecided" and certificate.rests_on == "samples":
-        say(f"\nTo run them all, pass --limit {certificate.num_possible} or more, or choose shorter sequences.")
+        say(
+            f"\nTo run them all, pass --limit {certificate.num_possible} or more, or choose "
+            "shorter sequences."
+        )
     elif certificate.verdict == "undecided":
-        say("\nThe bound is above the tolerance: sharper scores (Qm times a factor) lower it, unless it is rounding.")
+        say(
+            "\nThe bound is above the tolerance: sharper scores (Qm times a factor) lower it, "
+            "unless it is rounding."
+        )
     if flags.json is not None:
         text = json.dumps(certificate.to_json(), indent=2, allow_nan=False) + "\n"
         with writing(flags.json):

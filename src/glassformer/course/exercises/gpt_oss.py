@@ -8,8 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.course.checking import Case, Exercise, Judgement, ModuleRun, ValuesAlone, Verdict, build, call
-from glassformer.course.exercises.inputs import LARGE, LARGE_LOGITS, Batches, attention_far_from_zero
+from glassformer.course.checking import (
+    Case,
+    Exercise,
+    Judgement,
+    ModuleRun,
+    ValuesAlone,
+    Verdict,
+    build,
+    call,
+)
+from glassformer.course.exercises.inputs import (
+    LARGE,
+    LARGE_LOGITS,
+    Batches,
+    attention_far_from_zero,
+)
 from glassformer.data.recurrence import RecurrenceConfig
 from glassformer.kernels.experts import Experts, mix_experts
 from glassformer.kernels.pattern import Pattern
@@ -20,18 +34,25 @@ CPU = torch.device("cpu")
 
 
 def recurrence(seed: int) -> RecurrenceConfig:
-    """The sequences of a variant: 0 is the document's own, other seeds have another modulus and other noise."""
+    """The sequences of a variant: 0 is the document's own, other seeds have another modulus and
+    other noise.
+    """
     if seed == 0:
         return DATA
-    sizes, noise = (7, 5, 6, 8), (0.1, 0.05, 0.15, 0.2)
+    sizes = (7, 5, 6, 8)
+    noise = (0.1, 0.05, 0.15, 0.2)
     return RecurrenceConfig(
-        order=2, vocab_size=sizes[seed % 4], next_prob=noise[(seed // 4 + seed) % 4], seq_len=DATA.seq_len
+        order=2,
+        vocab_size=sizes[seed % 4],
+        next_prob=noise[(seed // 4 + seed) % 4],
+        seq_len=DATA.seq_len,
     )
 
 
 def puzzle(seed: int) -> list[int]:
     """Ten tokens without noise that one pair of coefficients explains, and no other."""
-    size, pairs = recurrence(seed).vocab_size, torch.Generator().manual_seed(seed)
+    size = recurrence(seed).vocab_size
+    pairs = torch.Generator().manual_seed(seed)
     while True:
         a, b, *tokens = torch.randint(size, (4,), generator=pairs).tolist()
         while len(tokens) < 10:
@@ -48,8 +69,13 @@ def _misfit(tokens: list[int], size: int, a: int, b: int) -> int | None:
 
 
 def _judge(data: Any, seed: int) -> Judgement:
-    tokens, size = puzzle(seed), recurrence(seed).vocab_size
-    if not isinstance(data, list) or len(data) != 2 or not all(type(each) is int and abs(each) < 100 for each in data):
+    tokens = puzzle(seed)
+    size = recurrence(seed).vocab_size
+    if (
+        not isinstance(data, list)
+        or len(data) != 2
+        or not all(type(each) is int and abs(each) < 100 for each in data)
+    ):
         return Judgement(False, "wrong. Return two whole numbers, (a, b).")
     a, b = data
     at = _misfit(tokens, size, a, b)
@@ -68,7 +94,8 @@ def _rms_norm_cases(generator: torch.Generator) -> Iterator[Case]:
     for dtype in (torch.float32, torch.float64):
         yield torch.tensor([[1.0, 7.0]], dtype=dtype), torch.tensor([1.0, 2.0], dtype=dtype)
         for shape in ((2, 3, 4), (3, 2, 5, 8)):
-            x, weight = _normal(generator, *shape, dtype=dtype), _normal(generator, shape[-1], dtype=dtype)
+            x = _normal(generator, *shape, dtype=dtype)
+            weight = _normal(generator, shape[-1], dtype=dtype)
             yield x, weight
             yield 3 + 10 * x, weight
             yield 1e-3 * x, weight  # so small that eps counts
@@ -95,7 +122,11 @@ def _rotation_cases(generator: torch.Generator) -> Iterator[Case]:
         ((2, 3, 1, 16), 17, 10000.0),
     ):
         yield (shape[-1], 32, base), _normal(generator, *shape), start
-        yield (shape[-1], 32, base), _normal(generator, shape[0], 2, shape[2] + 1, shape[3]), start + 2
+        yield (
+            (shape[-1], 32, base),
+            _normal(generator, shape[0], 2, shape[2] + 1, shape[3]),
+            start + 2,
+        )
 
 
 def _mask(length: int, window_size: int | None = None) -> Tensor:
@@ -114,7 +145,13 @@ def _share(x: Tensor, num_heads: int) -> Tensor:
 
 
 def _share_cases(generator: torch.Generator) -> Iterator[Case]:
-    for shape, heads in (((1, 1, 1, 1), 2), ((1, 2, 1, 1), 4), ((1, 2, 2, 2), 2), ((2, 3, 4, 5), 6), ((3, 2, 5, 4), 8)):
+    for shape, heads in (
+        ((1, 1, 1, 1), 2),
+        ((1, 2, 1, 1), 4),
+        ((1, 2, 2, 2), 2),
+        ((2, 3, 4, 5), 6),
+        ((3, 2, 5, 4), 8),
+    ):
         yield _normal(generator, *shape), heads
 
 
@@ -131,14 +168,27 @@ def _attention_inputs(generator: torch.Generator) -> Iterator[tuple[Any, ...]]:
             q = _normal(generator, batch, heads, length, head_dim, dtype=dtype)
             k, v = _normal(generator, 2, batch, kv_heads, length, head_dim, dtype=dtype)
             weights = _normal(generator, heads, dtype=dtype)
-            for scale in {head_dim**-0.5, 1.0} if length == 2 else {head_dim ** (-1 if batch > 2 else -0.5)}:
+            for scale in (
+                {head_dim**-0.5, 1.0} if length == 2 else {head_dim ** (-1 if batch > 2 else -0.5)}
+            ):
                 yield q, k, v, weights, lab.RotaryPositionalEmbedding(head_dim, 32), scale, CPU
 
 
 def _far_from_zero(dtype: torch.dtype) -> Iterator[tuple[list[Any], Tensor | None]]:
-    """Arguments up to the device, and a mask, for scores whose exponentials overflow or vanish; nothing is rotated."""
+    """Arguments up to the device, and a mask, for scores whose exponentials overflow or vanish;
+    nothing is rotated.
+    """
     for q, k, v, mask in attention_far_from_zero(dtype):
-        yield [*(part[None, None] for part in (q, k, v)), torch.ones(1, dtype=dtype), nn.Identity(), 1.0, CPU], mask
+        yield (
+            [
+                *(part[None, None] for part in (q, k, v)),
+                torch.ones(1, dtype=dtype),
+                nn.Identity(),
+                1.0,
+                CPU,
+            ],
+            mask,
+        )
 
 
 def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -148,7 +198,9 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
     for inputs in _attention_inputs(generator):
         yield inputs
         length = inputs[0].shape[2]
-        seen = (torch.rand(length, length, generator=generator) < 0.5) | torch.eye(length, dtype=torch.bool)
+        seen = (torch.rand(length, length, generator=generator) < 0.5) | torch.eye(
+            length, dtype=torch.bool
+        )
         yield (*inputs, seen)
 
 
@@ -175,9 +227,11 @@ def _sink_cases(generator: torch.Generator) -> Iterator[Case]:
     yield torch.tensor([1.0, 3.0]).log().view(1, 1, 1, 2), torch.tensor([4.0]).log()
     for dtype, shift in ((torch.float32, 100), (torch.float64, 900)):  # whose exponentials overflow
         for shape in ((1, 1, 2, 2), (1, 2, 3, 3), (2, 4, 5, 7)):
-            scores, sinks = _normal(generator, *shape, dtype=dtype), _normal(generator, shape[1], dtype=dtype)
+            scores = _normal(generator, *shape, dtype=dtype)
+            sinks = _normal(generator, shape[1], dtype=dtype)
             yield scores, sinks
-            scores, sinks = _short(scores), _short(sinks)
+            scores = _short(scores)
+            sinks = _short(sinks)
             yield scores + shift, sinks + shift
             yield scores - 2 * shift, sinks - 2 * shift  # whose exponentials vanish
             yield scores, sinks + shift
@@ -193,7 +247,9 @@ class _Layer(lab.GroupedQueryAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         mask = self.mask(q.shape[2])
-        return lab.calculate_attention(q, k, v, self.key_weights, self.rope, self.scale, q.device, mask)
+        return lab.calculate_attention(
+            q, k, v, self.key_weights, self.rope, self.scale, q.device, mask
+        )
 
 
 _WINDOW = "window of its mask"
@@ -201,9 +257,12 @@ _WINDOW = "window of its mask"
 
 def _make_layer(answer: Any, sizes: dict[str, Any]) -> nn.Module:
     """A layer, or one of a subclass whose mask has a window."""
-    window, others = sizes.get(_WINDOW), {name: size for name, size in sizes.items() if name != _WINDOW}
+    window = sizes.get(_WINDOW)
+    others = {name: size for name, size in sizes.items() if name != _WINDOW}
     masked = {"mask": lambda self, length: _mask(length, window)}
-    layer: nn.Module = (answer if window is None else type(answer.__name__, (answer,), masked))(**others)
+    layer: nn.Module = (answer if window is None else type(answer.__name__, (answer,), masked))(
+        **others
+    )
     return layer
 
 
@@ -225,15 +284,21 @@ def _layer_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _settled(shares: Tensor, scores: Tensor) -> Tensor:
-    """``shares`` [..., choice] with those of equal scores in descending order: which of equals is chosen is free."""
+    """``shares`` [..., choice] with those of equal scores in descending order: which of equals is
+    chosen is free.
+    """
     by_share = shares.argsort(dim=-1, descending=True, stable=True)
-    by_both = by_share.gather(-1, scores.gather(-1, by_share).argsort(dim=-1, descending=True, stable=True))
+    by_both = by_share.gather(
+        -1, scores.gather(-1, by_share).argsort(dim=-1, descending=True, stable=True)
+    )
     by_score = scores.argsort(dim=-1, descending=True, stable=True)
     return torch.zeros_like(shares).scatter(-1, by_score, shares.gather(-1, by_both))
 
 
 class _DenseRouter(nn.Module):
-    """A router's choice as weights of all experts, 0 for those not chosen: the same in whatever order it gives them."""
+    """A router's choice as weights of all experts, 0 for those not chosen: the same in whatever
+    order it gives them.
+    """
 
     def __init__(self, router: Any) -> None:
         super().__init__()
@@ -243,7 +308,9 @@ class _DenseRouter(nn.Module):
         router: Any = self.router
         weights, indices = router(x)
         if indices.is_floating_point():
-            raise TypeError("expected weights, then indices; the second result holds no whole numbers")
+            raise TypeError(
+                "expected weights, then indices; the second result holds no whole numbers"
+            )
         every = torch.zeros(*x.shape[:-1], router.score.out_features, dtype=weights.dtype)
         return _settled(every.scatter(-1, indices, weights), router.score(x).detach())
 
@@ -269,14 +336,19 @@ def _router_cases(generator: torch.Generator) -> Iterator[Case]:
 class _Mixture(nn.Module):
     """The library's mixture of experts, with experts that are modules."""
 
-    def __init__(self, hidden_dim: int, inner_dim: int, num_experts: int = 8, top_k: int = 2) -> None:
+    def __init__(
+        self, hidden_dim: int, inner_dim: int, num_experts: int = 8, top_k: int = 2
+    ) -> None:
         super().__init__()
         self.router = lab.Router(hidden_dim, num_experts, top_k)
-        self.experts = nn.ModuleList(lab.SwiGLUFeedForward(hidden_dim, inner_dim) for _ in range(num_experts))
+        self.experts = nn.ModuleList(
+            lab.SwiGLUFeedForward(hidden_dim, inner_dim) for _ in range(num_experts)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up, down = (
-            torch.stack([getattr(each, name).weight for each in self.experts]) for name in ("gate", "up", "down")
+            torch.stack([getattr(each, name).weight for each in self.experts])
+            for name in ("gate", "up", "down")
         )
         tokens = x.flatten(0, -2)
         return mix_experts(Experts(gate, up, down), tokens, *self.router(tokens)).view(x.shape)
@@ -284,7 +356,11 @@ class _Mixture(nn.Module):
 
 def _mixture_cases(generator: torch.Generator) -> Iterator[Case]:
     for dtype in (torch.float32, torch.float64):
-        for sizes, shape in (((2, 2, 2, 1), (1, 1, 2)), ((2, 3, 3, 2), (1, 2, 2)), ((4, 6, 4, 2), (2, 5, 4))):
+        for sizes, shape in (
+            ((2, 2, 2, 1), (1, 1, 2)),
+            ((2, 3, 3, 2), (1, 2, 2)),
+            ((4, 6, 4, 2), (2, 5, 4)),
+        ):
             yield sizes, 2 * _normal(generator, *shape, dtype=dtype)
             yield sizes, 2 * _normal(generator, shape[0] + 1, shape[1] + 2, shape[2], dtype=dtype)
             yield ValuesAlone([sizes, LARGE * _normal(generator, *shape, dtype=dtype)])
@@ -322,14 +398,28 @@ class _Transformer(lab.Transformer):
         super().__init__(**options)
         for layer in self.layers:
             if isinstance(layer.ffn, lab.MixtureOfExperts):
-                layer.ffn = _Mixture(options["hidden_dim"], options["ff_dim"], layer.ffn.num_experts, layer.ffn.top_k)
+                layer.ffn = _Mixture(
+                    options["hidden_dim"], options["ff_dim"], layer.ffn.num_experts, layer.ffn.top_k
+                )
 
 
 def _transformer_cases(generator: torch.Generator) -> Iterator[Case]:
-    sizes = {"vocab_size": 5, "n_layers": 1, "hidden_dim": 4, "ff_dim": 6, "num_heads": 2, "head_dim": 2}
+    sizes = {
+        "vocab_size": 5,
+        "n_layers": 1,
+        "hidden_dim": 4,
+        "ff_dim": 6,
+        "num_heads": 2,
+        "head_dim": 2,
+    }
     yield sizes, torch.tensor([[3]])
     yield sizes, torch.tensor([[1, 4, 1]])
-    alternating = {"use_sliding_window_alternating": True, "n_layers": 4, "window_size": 3, "num_kv_heads": 1}
+    alternating = {
+        "use_sliding_window_alternating": True,
+        "n_layers": 4,
+        "window_size": 3,
+        "num_kv_heads": 1,
+    }
     for variant in (*_VARIANTS, alternating):
         tokens = torch.randint(5, (2, 7), generator=generator)
         yield sizes | {"n_layers": 3, "num_heads": 4} | variant, tokens
@@ -337,7 +427,9 @@ def _transformer_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 class _Reader(nn.Module):
-    """Logits of all tokens so far and their order, others in training mode, with weights drawn from a seed."""
+    """Logits of all tokens so far and their order, others in training mode, with weights drawn from
+    a seed.
+    """
 
     def __init__(self, vocab_size: int, seed: int = 0, factor: float = 1.0) -> None:
         super().__init__()
@@ -349,18 +441,23 @@ class _Reader(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(1, tokens.shape[1] + 1)[:, None].cos()
         summed = (self.embedding[tokens] * places).cumsum(dim=1)
-        return self.factor * summed @ (self.output if self.training else self.output.roll(1, dims=0))
+        return (
+            self.factor * summed @ (self.output if self.training else self.output.roll(1, dims=0))
+        )
 
 
 def _batches(generator: torch.Generator, *shapes: tuple[int, int]) -> Batches:
-    tokens = [torch.randint(4, (batch, length + 1), generator=generator) for batch, length in shapes]
+    tokens = [
+        torch.randint(4, (batch, length + 1), generator=generator) for batch, length in shapes
+    ]
     return Batches((rows[:, :-1], rows[:, 1:]) for rows in tokens)
 
 
 def _train(answer: Any, case: Case) -> Any:
     """The losses, what is evaluated, and the weights after a training."""
     optimizer, rate, epochs, batches, factor = case
-    model, calls = _Reader(4, factor=factor), []
+    model = _Reader(4, factor=factor)
+    calls = []
     means = answer(
         model,
         getattr(torch.optim, optimizer)(model.parameters(), lr=rate),
@@ -368,9 +465,15 @@ def _train(answer: Any, case: Case) -> Any:
         lambda epoch, model: calls.append(epoch),
         epochs,
     )
-    weights = {"embedding at the end": model.embedding.detach(), "output at the end": model.output.detach()}
+    weights = {
+        "embedding at the end": model.embedding.detach(),
+        "output at the end": model.output.detach(),
+    }
     if isinstance(means, list):  # a total that is a tensor without a graph is as good as a number
-        means = [float(mean) if isinstance(mean, Tensor) and not mean.requires_grad else mean for mean in means]
+        means = [
+            float(mean) if isinstance(mean, Tensor) and not mean.requires_grad else mean
+            for mean in means
+        ]
     return {"mean losses": means, "epochs of eval_fn": calls, **weights}
 
 
@@ -379,7 +482,13 @@ def _train_cases(generator: torch.Generator) -> Iterator[Case]:
     yield "SGD", 0.1, 1, _batches(generator, (2, 3)), 1.0
     yield "SGD", 0.1, 2, _batches(generator, (3, 4), (1, 4)), 1.0
     yield "AdamW", 0.01, 3, _batches(generator, (4, 5), (4, 5), (2, 5)), 1.0
-    yield "SGD", 0.1, 1, _batches(generator, (2, 3)), LARGE_LOGITS  # logits whose exponentials overflow
+    yield (
+        "SGD",
+        0.1,
+        1,
+        _batches(generator, (2, 3)),
+        LARGE_LOGITS,
+    )  # logits whose exponentials overflow
 
 
 def _generate(answer: Any, case: Case) -> Any:
@@ -403,7 +512,9 @@ def _generate_cases(generator: torch.Generator) -> Iterator[Case]:
 def _nucleus(answer: Any, case: Case) -> Any:
     """The probabilities; which of equally likely tokens stay is free."""
     found = answer(*case)
-    is_alike = isinstance(found, Tensor) and found.is_floating_point() and found.shape == case[0].shape
+    is_alike = (
+        isinstance(found, Tensor) and found.is_floating_point() and found.shape == case[0].shape
+    )
     return _settled(found, case[0]) if is_alike else found
 
 
@@ -411,7 +522,9 @@ def _nucleus_cases(generator: torch.Generator) -> Iterator[Case]:
     yield torch.tensor([[[0.5, 0.3, 0.15, 0.05]]]).log(), 0.75, 1.0
     yield torch.tensor([[[0.3, 0.05, 0.5, 0.15]]]).log(), 0.75, 1.0
     for size in (2, 4, 8):  # equal probabilities, whose sums are exact: some reach top_p exactly
-        yield from ((torch.zeros(1, 1, size), top_p, 1.0) for top_p in (0.5, 0.25, 0.6, 0.75, 1.0, 0.0))
+        yield from (
+            (torch.zeros(1, 1, size), top_p, 1.0) for top_p in (0.5, 0.25, 0.6, 0.75, 1.0, 0.0)
+        )
     yield torch.tensor([[[0.0, -torch.inf, 0.0, -torch.inf]]]), 0.5, 1.0
     for t in (0.01, 100.0):
         yield 2 * _normal(generator, 1, 2, 5), 0.5, t
@@ -419,7 +532,9 @@ def _nucleus_cases(generator: torch.Generator) -> Iterator[Case]:
     yield _short(2 * _normal(generator, 1, 2, 5)) - 128, 0.7, 1.0
     for shape in ((1, 1, 2), (1, 1, 4), (2, 3, 5), (3, 2, 9)):
         logits = 2 * _normal(generator, *shape)
-        yield from ((logits, top_p, t) for top_p in (1.0, 0.0, 0.4, 0.7, 0.95) for t in (1.0, 0.4, 3.0))
+        yield from (
+            (logits, top_p, t) for top_p in (1.0, 0.0, 0.4, 0.7, 0.95) for t in (1.0, 0.4, 3.0)
+        )
     yield 200 * _normal(generator, 2, 2, 6), 0.9, 0.5  # whose exponentials overflow
 
 
@@ -437,9 +552,15 @@ _GENERATION = ("seed of the model", "input", "gen_length", "greedy")
 
 EXERCISES: tuple[Exercise | Verdict, ...] = (
     Verdict("coefficients", _judge),
-    Exercise("rms-norm", lambda x, weight, eps=1e-5: F.rms_norm(x, weight.shape, weight, eps), _rms_norm_cases),
+    Exercise(
+        "rms-norm",
+        lambda x, weight, eps=1e-5: F.rms_norm(x, weight.shape, weight, eps),
+        _rms_norm_cases,
+    ),
     Exercise("swiglu", lab.SwiGLUFeedForward, _feed_forward_cases, run=build),
-    Exercise("rotation", lab.RotaryPositionalEmbedding, _rotation_cases, run=build, same_dtype=True),
+    Exercise(
+        "rotation", lab.RotaryPositionalEmbedding, _rotation_cases, run=build, same_dtype=True
+    ),
     Exercise("mask", _mask, _mask_cases, gradients=False),
     Exercise("grouping", _share, _share_cases),
     Exercise("attention", lab.calculate_attention, _attention_cases),
@@ -450,8 +571,32 @@ EXERCISES: tuple[Exercise | Verdict, ...] = (
     Exercise("mixture", _Mixture, _mixture_cases, run=build),
     Exercise("block", _Block, _block_cases, run=build),
     Exercise("transformer", _Transformer, _transformer_cases, run=build),
-    Exercise("training-step", lab.train, _train_cases, run=_train, gradients=False, same_dtype=True, names=_TRAINING),
-    Exercise("generation", lab.generate, _generate_cases, run=_generate, gradients=False, names=_GENERATION),
-    Exercise("nucleus", lab.get_dist_after_with_temp_and_topp, _nucleus_cases, _nucleus, gradients=False),
-    Exercise("accuracy", lab.calc_per_token_acc, _accuracy_cases, run=_accuracy, gradients=False, names=("batches",)),
+    Exercise(
+        "training-step",
+        lab.train,
+        _train_cases,
+        run=_train,
+        gradients=False,
+        same_dtype=True,
+        names=_TRAINING,
+    ),
+    Exercise(
+        "generation",
+        lab.generate,
+        _generate_cases,
+        run=_generate,
+        gradients=False,
+        names=_GENERATION,
+    ),
+    Exercise(
+        "nucleus", lab.get_dist_after_with_temp_and_topp, _nucleus_cases, _nucleus, gradients=False
+    ),
+    Exercise(
+        "accuracy",
+        lab.calc_per_token_acc,
+        _accuracy_cases,
+        run=_accuracy,
+        gradients=False,
+        names=("batches",),
+    ),
 )

@@ -17,7 +17,15 @@ from glassformer.course.exercises.inputs import LARGE
 from glassformer.errors import InputError
 from glassformer.figures.heat_maps import rescaled
 from glassformer.handcraft.circuits import change_basis
-from glassformer.handcraft.description import Description, Selector, earlier, itself, later, same_token, token
+from glassformer.handcraft.description import (
+    Description,
+    Selector,
+    earlier,
+    itself,
+    later,
+    same_token,
+    token,
+)
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import Task, copy_first, identity, unique
@@ -29,20 +37,27 @@ MOST_NUMBERS = 5_000
 
 @lru_cache(maxsize=64)  # a task keeps its sequences
 def tasks(seed: int = 0) -> dict[str, Task]:
-    """The lesson's tasks by the names of their exercises; those of another seed have other alphabets and outputs.
+    """The lesson's tasks by the names of their exercises; those of another seed have other
+    alphabets and outputs.
 
-    Where seed 0 copies a letter, another seed asks for the one that replaces it in a permutation of the alphabet. Where
-    seed 0 asks for letters that occur again, another seed asks for some of those, anywhere or on one side.
+    Where seed 0 copies a letter, another seed asks for the one that replaces it in a permutation of
+    the alphabet. Where seed 0 asks for letters that occur again, another seed asks for some of
+    those, anywhere or on one side.
     """
     if seed == 0:
-        return {"content-design": identity(), "position-design": copy_first(), "both-design": unique()}
+        return {
+            "content-design": identity(),
+            "position-design": copy_first(),
+            "both-design": unique(),
+        }
     rng = np.random.default_rng(seed)
 
     def space(has_cls: bool = False) -> SequenceSpace:
         letters = sorted(rng.permutation(list(string.ascii_uppercase))[: int(rng.integers(3, 6))])
         return SequenceSpace(tuple(letters), int(rng.integers(4, 6)), has_cls)
 
-    first, second = space(), space()
+    first = space()
+    second = space()
     return {
         "content-design": _replaced(identity("".join(first.letters), first.max_len), rng),
         "position-design": _replaced(copy_first("".join(second.letters), second.max_len), rng),
@@ -51,9 +66,12 @@ def tasks(seed: int = 0) -> dict[str, Task]:
 
 
 def _replaced(task: Task, rng: np.random.Generator) -> Task:
-    """The task with each output letter replaced by another one's, or by itself, in a random permutation."""
+    """The task with each output letter replaced by another one's, or by itself, in a random
+    permutation.
+    """
     assert task.description is not None
-    letters, target = np.array(task.space.letters), task.target
+    letters = np.array(task.space.letters)
+    target = task.target
     order = np.arange(len(letters))
     while (order == np.arange(len(letters))).all():
         order = rng.permutation(len(letters))
@@ -63,12 +81,17 @@ def _replaced(task: Task, rng: np.random.Generator) -> Task:
         task,
         summary=f"{task.summary}, each replaced: {by}",
         target=lambda x: target(x) @ rows,
-        description=replace(task.description, values=dict(zip(task.space.letters, rows, strict=True))),
+        description=replace(
+            task.description, values=dict(zip(task.space.letters, rows, strict=True))
+        ),
     )
 
 
 _SIDES: dict[str, tuple[Selector, Callable[[np.ndarray], np.ndarray]]] = {
-    "elsewhere": (same_token().but_not(itself()), lambda same: np.triu(same, 1) | np.tril(same, -1)),
+    "elsewhere": (
+        same_token().but_not(itself()),
+        lambda same: np.triu(same, 1) | np.tril(same, -1),
+    ),
     "earlier": (same_token() & earlier(), lambda same: np.tril(same, -1)),
     "later": (same_token() & later(), lambda same: np.triu(same, 1)),
 }
@@ -76,8 +99,11 @@ _SIDES: dict[str, tuple[Selector, Callable[[np.ndarray], np.ndarray]]] = {
 
 def _signs(space: SequenceSpace, rng: np.random.Generator) -> Task:
     """One sign for some letters that occur again, the other one for everything else."""
-    side, sign = rng.choice(list(_SIDES)), int(rng.choice([-1, 1]))
-    counted = sorted(rng.permutation(len(space.letters))[: int(rng.integers(2, len(space.letters)))].tolist())
+    side = rng.choice(list(_SIDES))
+    sign = int(rng.choice([-1, 1]))
+    counted = sorted(
+        rng.permutation(len(space.letters))[: int(rng.integers(2, len(space.letters)))].tolist()
+    )
     chosen = [space.letters[i] for i in counted]
     attend, again = _SIDES[side]
 
@@ -85,16 +111,18 @@ def _signs(space: SequenceSpace, rng: np.random.Generator) -> Task:
         found = again(x[:, :, None] == x[:, None, :]).any(axis=2) & np.isin(x, counted)
         return np.where(found, sign, -sign)[..., None]
 
-    values = {CLS: -sign} | {letter: sign if letter in chosen else -sign for letter in space.letters}
-    summary = (
-        f"{sign:+d} for {' and '.join(chosen)} where the same letter stands {side} too, {-sign:+d} everywhere else"
-    )
+    values = {CLS: -sign} | {
+        letter: sign if letter in chosen else -sign for letter in space.letters
+    }
+    summary = f"{sign:+d} for {' and '.join(chosen)} where the same letter stands {side} too, {-sign:+d} everywhere else"
     description = Description(space, attend.otherwise(token(CLS)), values)
     return Task("signs", summary, space, 1, target, "sign", None, 1.0, description)
 
 
 def variant_solution(name: str) -> str | None:
-    """What solves an exercise in other variants than 0, whose sizes the lesson's own solution has; None: the same."""
+    """What solves an exercise in other variants than 0, whose sizes the lesson's own solution has;
+    None: the same.
+    """
     if name not in tasks():
         return None
     found = f'design(task["{name}"]).weights'
@@ -104,11 +132,15 @@ def variant_solution(name: str) -> str | None:
 def judge_head(task: Task, data: Any) -> Judgement:
     """Whether a head's matrices, as lists of rows, solve a task."""
     if not isinstance(data, list) or len(data) not in (3, 4):
-        return Judgement(False, "expected the matrices Km, Qm, Vm and, where the head has positions, pos")
+        return Judgement(
+            False, "expected the matrices Km, Qm, Vm and, where the head has positions, pos"
+        )
     try:
         sizes = [np.asarray(matrix, dtype=float).size for matrix in data]
         if max(sizes) > MOST_NUMBERS:
-            return Judgement(False, f"a matrix of {max(sizes):,} numbers; at most {MOST_NUMBERS:,} are judged")
+            return Judgement(
+                False, f"a matrix of {max(sizes):,} numbers; at most {MOST_NUMBERS:,} are judged"
+            )
         found = verify(HeadWeights(*data), task)
     except InputError as error:
         return Judgement(False, f"found {error.got}; expected {error.expected}. {error.fix}")
@@ -117,7 +149,8 @@ def judge_head(task: Task, data: Any) -> Judgement:
     if found.holds:
         return Judgement(
             True,
-            f"right for every sequence ({found.num_checked:,} sequences, {found.num_outputs:,} outputs; "
+            f"right for every sequence ({found.num_checked:,} sequences, {found.num_outputs:,} "
+            "outputs; "
             f"{found.criterion})",
         )
     failure = found.counterexample
@@ -125,7 +158,8 @@ def judge_head(task: Task, data: Any) -> Judgement:
         assert found.undecided is not None, "all sequences are run"
         return Judgement(
             False,
-            f"undecided; at {found.undecided} rounding decides: another order of sums may differ by "
+            f"undecided; at {found.undecided} rounding decides: another order of sums may differ "
+            "by "
             f"{found.rounding:.2g} ({found.criterion} is asked for)",
             found.undecided.sequence,
         )
@@ -133,7 +167,9 @@ def judge_head(task: Task, data: Any) -> Judgement:
     if task.tolerance is not None:
         share = f"the largest error of {found.num_outputs:,} outputs is {found.largest_error:.4g}"
     number = f"{failure.position + 1} of {failure.sequence}"
-    got, wanted = (" ".join(f"{value:.4g}" for value in values) for values in (failure.output, failure.target))
+    got, wanted = (
+        " ".join(f"{value:.4g}" for value in values) for values in (failure.output, failure.target)
+    )
     lines = [
         f"wrong; {share} ({found.criterion} is asked for)",
         f"  shortest sequence that fails: {failure.sequence}",
@@ -159,19 +195,57 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
         return torch.randn(shape, generator=generator, dtype=torch.float64).numpy()
 
     # The example that the lesson computes by hand.
-    yield np.eye(2), np.array([[0.0], [math.log(3)]]), np.array([[1.0], [2.0]]), np.array([[20.0], [0.0]])
-    for length, input_dim, qk_dim, v_dim in ((1, 2, 1, 1), (2, 2, 4, 1), (3, 3, 3, 3), (5, 3, 2, 4), (7, 4, 8, 2)):
-        yield normal(length, input_dim), normal(input_dim, qk_dim), normal(input_dim, qk_dim), normal(input_dim, v_dim)
-        rows, pos = input_dim + 2, normal(length + 2, 2)
-        yield normal(length, input_dim), normal(rows, qk_dim), normal(rows, qk_dim), normal(rows, v_dim), pos
-    yield np.eye(3), 30 * np.eye(3), 100 * np.eye(3), np.eye(3)  # scores whose exponentials overflow
-    yield np.eye(2), np.full((2, 1), 30.0), np.full((2, 1), -100.0), np.array([[1.0], [3.0]])  # and vanish
+    yield (
+        np.eye(2),
+        np.array([[0.0], [math.log(3)]]),
+        np.array([[1.0], [2.0]]),
+        np.array([[20.0], [0.0]]),
+    )
+    for length, input_dim, qk_dim, v_dim in (
+        (1, 2, 1, 1),
+        (2, 2, 4, 1),
+        (3, 3, 3, 3),
+        (5, 3, 2, 4),
+        (7, 4, 8, 2),
+    ):
+        yield (
+            normal(length, input_dim),
+            normal(input_dim, qk_dim),
+            normal(input_dim, qk_dim),
+            normal(input_dim, v_dim),
+        )
+        rows = input_dim + 2
+        pos = normal(length + 2, 2)
+        yield (
+            normal(length, input_dim),
+            normal(rows, qk_dim),
+            normal(rows, qk_dim),
+            normal(rows, v_dim),
+            pos,
+        )
+    yield (
+        np.eye(3),
+        30 * np.eye(3),
+        100 * np.eye(3),
+        np.eye(3),
+    )  # scores whose exponentials overflow
+    yield (
+        np.eye(2),
+        np.full((2, 1), 30.0),
+        np.full((2, 1), -100.0),
+        np.array([[1.0], [3.0]]),
+    )  # and vanish
     yield np.zeros((3, 2)), normal(2, 2), normal(2, 2), normal(2, 1)  # equal scores
 
 
 def _transformer_cases(generator: torch.Generator) -> Iterator[Case]:
     for dtype in (torch.float32, torch.float64):
-        for length, input_dim, qk_dim, v_dim in ((1, 2, 1, 1), (2, 3, 4, 2), (4, 3, 1, 3), (6, 4, 5, 2)):
+        for length, input_dim, qk_dim, v_dim in (
+            (1, 2, 1, 1),
+            (2, 3, 4, 2),
+            (4, 3, 1, 3),
+            (6, 4, 5, 2),
+        ):
             for size in (length, length + 3):
                 seq = torch.randn(size, input_dim, generator=generator, dtype=dtype)
                 yield (input_dim, qk_dim, v_dim), seq
@@ -190,7 +264,11 @@ def _rescale_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _training_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, seq: Tensor, target: Tensor, remove_cls: bool = False
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    seq: Tensor,
+    target: Tensor,
+    remove_cls: bool = False,
 ) -> float:
     optimizer.zero_grad()
     loss = (model(seq)[int(remove_cls) :] - target).square().mean()
@@ -201,11 +279,19 @@ def _training_step(
 
 def _train(answer: Callable[..., Any], case: Case) -> dict[str, Any]:
     """The losses of some steps from the same weights, and the weights after them."""
-    seqs, targets, remove_cls = case["seq of each step"], case["target of each step"], case["remove_cls"]
+    seqs = case["seq of each step"]
+    targets = case["target of each step"]
+    remove_cls = case["remove_cls"]
     model = SingleHead(seqs[0].shape[1], 2, targets[0].shape[1], 2, 6)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = [answer(model, optimizer, seq, target, remove_cls) for seq, target in zip(seqs, targets, strict=True)]
-    return {"losses": losses, "weights": {name: weight.detach() for name, weight in model.named_parameters()}}
+    losses = [
+        answer(model, optimizer, seq, target, remove_cls)
+        for seq, target in zip(seqs, targets, strict=True)
+    ]
+    return {
+        "losses": losses,
+        "weights": {name: weight.detach() for name, weight in model.named_parameters()},
+    }
 
 
 def _training_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -216,7 +302,9 @@ def _training_cases(generator: torch.Generator) -> Iterator[Case]:
             yield {"seq of each step": seqs, "target of each step": targets, "remove_cls": cls}
 
 
-def _change_of_basis(Km: np.ndarray, Qm: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _change_of_basis(
+    Km: np.ndarray, Qm: np.ndarray, M: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     moved = change_basis(HeadWeights(Km, Qm, Km), M)
     return moved.Km, moved.Qm
 
@@ -242,13 +330,31 @@ def _sharpness_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 EXERCISES: tuple[Exercise | Verdict, ...] = (
-    Exercise("softmax", lambda scores: torch.softmax(torch.from_numpy(scores), dim=-1).numpy(), _softmax_cases),
-    Exercise("attention", lambda x, *matrices: NumpyHead(HeadWeights(*matrices))(x), _attention_cases),
-    Exercise("transformer", SingleHead, _transformer_cases, ModuleRun(initial=("Qm.weight", "Km.weight", "Vm.weight"))),
+    Exercise(
+        "softmax",
+        lambda scores: torch.softmax(torch.from_numpy(scores), dim=-1).numpy(),
+        _softmax_cases,
+    ),
+    Exercise(
+        "attention", lambda x, *matrices: NumpyHead(HeadWeights(*matrices))(x), _attention_cases
+    ),
+    Exercise(
+        "transformer",
+        SingleHead,
+        _transformer_cases,
+        ModuleRun(initial=("Qm.weight", "Km.weight", "Vm.weight")),
+    ),
     Exercise("rescale", rescaled, _rescale_cases),
     Exercise("sharpness", _sharpness, _sharpness_cases),
     Verdict("content-design", lambda data, seed: judge_head(tasks(seed)["content-design"], data)),
-    Exercise("training-step", _training_step, _training_cases, run=_train, gradients=False, same_dtype=True),
+    Exercise(
+        "training-step",
+        _training_step,
+        _training_cases,
+        run=_train,
+        gradients=False,
+        same_dtype=True,
+    ),
     Exercise("change-of-basis", _change_of_basis, _basis_cases),
     Verdict("position-design", lambda data, seed: judge_head(tasks(seed)["position-design"], data)),
     Verdict("both-design", lambda data, seed: judge_head(tasks(seed)["both-design"], data)),

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 LARGE = 1e6
-"""Factor for inputs of a module: exponentials of its scores overflow, and the largest has all weight, so that rounding
-does not count."""
+"""Factor for inputs of a module: exponentials of its scores overflow, and the largest has all
+weight, so that rounding does not count.
+"""
 LARGE_LOGITS = 1000.0
 """Factor for logits whose exponentials overflow."""
 
@@ -27,12 +28,15 @@ class Batches(list[tuple[Tensor, ...]]):
         return len(self[0][0])
 
 
-def attention_far_from_zero(dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
-    """Queries, keys, values and a mask with scores whose exponentials overflow or vanish, and equal ones.
+def attention_far_from_zero(
+    dtype: torch.dtype,
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """Queries, keys, values and a mask with scores whose exponentials overflow or vanish, and equal
+    ones.
 
-    They are around 128 and -128 in float32, 1024 and -1024 in float64. Vectors have one number, so that all scores are
-    exact in float32 in whatever order one divides by the root, which is 1. The mask hides a large score from the first
-    query.
+    They are around 128 and -128 in float32, 1024 and -1024 in float64. Vectors have one number, so
+    that all scores are exact in float32 in whatever order one divides by the root, which is 1. The
+    mask hides a large score from the first query.
     """
     size = 2.0 if dtype == torch.float32 else 16.0
     q = torch.tensor([[size], [-size], [0.0]], dtype=dtype)
@@ -41,4 +45,9 @@ def attention_far_from_zero(dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor
     mask = torch.tensor([[False, True, True], [True, True, False], [True, False, True]])
     yield q, k, v, None
     yield q, k, v, mask
-    yield q, torch.cat([2 * k[:1], k[1:]]), v, mask  # for the first query far above all others, and hidden
+    yield (
+        q,
+        torch.cat([2 * k[:1], k[1:]]),
+        v,
+        mask,
+    )  # for the first query far above all others, and hidden

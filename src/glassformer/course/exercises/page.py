@@ -30,7 +30,9 @@ def _program(name: str, data: Any, seed: int) -> Judgement:
     if found.counterexample is None:
         share = f"{found.num_run:,} of {found.num_possible:,} sequences were run"
         right = found.verdict == "holds"
-        return Judgement(right, f"right for every sequence ({share})" if right else f"undecided; only {share}")
+        return Judgement(
+            right, f"right for every sequence ({share})" if right else f"undecided; only {share}"
+        )
     sequence, position, wanted, got = found.counterexample
     shortest = " ".join(map(str, sequence))
     lines = [

@@ -42,7 +42,13 @@ def _encode(text: str, vocabulary: dict[str, int], max_length: int) -> list[int]
 def _encode_cases(generator: torch.Generator) -> Iterator[Case]:
     vocabulary = _vocabulary(list(TEXTS[2]), 9)
     for length in (4, 1, 2, 8, 30):
-        for text in ("good", "", "A good film!", "An odd, odd film.", "It isn't GOOD; it is not bad: it is odd."):
+        for text in (
+            "good",
+            "",
+            "A good film!",
+            "An odd, odd film.",
+            "It isn't GOOD; it is not bad: it is odd.",
+        ):
             yield text, vocabulary, length
 
 
@@ -55,7 +61,9 @@ def _positions_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 class Square(nn.Dropout):
-    """In the place of dropout: a function that tells where it is applied, and draws no random numbers."""
+    """In the place of dropout: a function that tells where it is applied, and draws no random
+    numbers.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Each number squared."""
@@ -100,7 +108,12 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
                 for shape in ((queries, d_k), (keys, d_k), (keys, d_v))
             )
             yield q, k, v
-            yield q, k, v, _mask(*batch[:1], *[1] * len(batch[1:]), queries, keys, generator=generator)
+            yield (
+                q,
+                k,
+                v,
+                _mask(*batch[:1], *[1] * len(batch[1:]), queries, keys, generator=generator),
+            )
             yield q, k, v, None, Square()
         yield from map(ValuesAlone, attention_far_from_zero(dtype))
 
@@ -108,7 +121,9 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
 def _sequences(
     generator: torch.Generator, sizes: tuple[tuple[int, ...], ...], heads: bool, names: str = ""
 ) -> Iterator[tuple[Any, ...]]:
-    """Cases of a class whose first size is its width: positions, with ``heads`` also masks, with ``names`` dropout."""
+    """Cases of a class whose first size is its width: positions, with ``heads`` also masks, with
+    ``names`` dropout.
+    """
     for dtype in DTYPES:
         for size, (batch, length) in zip(sizes, ((1, 2), (1, 3), (3, 5), (2, 9)), strict=True):
             x = torch.randn(batch, length, size[0], generator=generator, dtype=dtype)
@@ -117,7 +132,10 @@ def _sequences(
                 yield size, x, _mask(batch, 1, 1, length, generator=generator)
                 yield size, x, _mask(batch, 1, length, length, generator=generator)
                 yield ValuesAlone([size, LARGE * x])
-            yield size, torch.randn(batch + 1, length + 1, size[0], generator=generator, dtype=dtype)
+            yield (
+                size,
+                torch.randn(batch + 1, length + 1, size[0], generator=generator, dtype=dtype),
+            )
     if names:
         for dropout in (1.0, 0.0):
             dropping = dict(zip(names.split(), sizes[1], strict=True)) | {"dropout": dropout}
@@ -128,7 +146,9 @@ def _sequences(
 
 
 def _heads_cases(generator: torch.Generator) -> Iterator[Case]:
-    return _sequences(generator, ((2, 1), (4, 2), (12, 3), (64, 8)), heads=True, names="d_model num_heads")
+    return _sequences(
+        generator, ((2, 1), (4, 2), (12, 3), (64, 8)), heads=True, names="d_model num_heads"
+    )
 
 
 def _norm_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -143,7 +163,9 @@ def _norm_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _feed_forward_cases(generator: torch.Generator) -> Iterator[Case]:
-    return _sequences(generator, ((1, 2), (2, 3), (6, 24), (64, 16)), heads=False, names="d_model d_ff")
+    return _sequences(
+        generator, ((1, 2), (2, 3), (6, 24), (64, 16)), heads=False, names="d_model d_ff"
+    )
 
 
 def _block_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -154,7 +176,10 @@ def _block_cases(generator: torch.Generator) -> Iterator[Case]:
 
 def _pooling(x: Tensor, real: Tensor) -> Tensor:
     """Text by text."""
-    means = [rows[chosen].mean(0) if chosen.any() else 0.0 * rows.sum(0) for rows, chosen in zip(x, real, strict=True)]
+    means = [
+        rows[chosen].mean(0) if chosen.any() else 0.0 * rows.sum(0)
+        for rows, chosen in zip(x, real, strict=True)
+    ]
     return torch.stack(means)
 
 
@@ -164,13 +189,24 @@ def _real(lengths: list[int], longest: int) -> Tensor:
 
 def _pooling_cases(generator: torch.Generator) -> Iterator[Case]:
     """In float32 alone: shares of float32 are right too."""
-    for lengths, longest, width in (([1], 2, 1), ([2], 2, 2), ([3, 1], 4, 2), ([2, 0], 3, 2), ([9, 4, 6], 9, 16)):
-        yield torch.randn(len(lengths), longest, width, generator=generator), _real(lengths, longest)
+    for lengths, longest, width in (
+        ([1], 2, 1),
+        ([2], 2, 2),
+        ([3, 1], 4, 2),
+        ([2, 0], 3, 2),
+        ([9, 4, 6], 9, 16),
+    ):
+        yield (
+            torch.randn(len(lengths), longest, width, generator=generator),
+            _real(lengths, longest),
+        )
     yield torch.randn(4, 7, 3, generator=generator), torch.rand(4, 7, generator=generator) < 0.5
 
 
 def _classifier_cases(generator: torch.Generator) -> Iterator[Case]:
-    """Vocabulary, width, heads, layers, feed-forward width, longest text, classes; then ids and, in one, a mask."""
+    """Vocabulary, width, heads, layers, feed-forward width, longest text, classes; then ids and, in
+    one, a mask.
+    """
     names = "vocab_size", "d_model", "num_heads", "num_layers", "d_ff", "max_length", "num_classes"
     for sizes, lengths, longest in (
         ((5, 4, 1, 1, 3, 4, 2), [2], 2),
@@ -202,7 +238,8 @@ class _Judge(nn.Module):
     def __init__(self, num_classes: int, dropout: float, factor: float) -> None:
         super().__init__()
         self.factor = factor
-        self.table, self.head = nn.Embedding(7, 6), nn.Linear(6, num_classes)
+        self.table = nn.Embedding(7, 6)
+        self.head = nn.Linear(6, num_classes)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -210,7 +247,9 @@ class _Judge(nn.Module):
         return self.factor * self.head(self.dropout(vectors.tanh()).mean(1)), [vectors]
 
 
-def _training_step(model: nn.Module, optimizer: torch.optim.Optimizer, input_ids: Tensor, labels: Tensor) -> float:
+def _training_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, input_ids: Tensor, labels: Tensor
+) -> float:
     model.train()
     loss = cross_entropy(model(input_ids)[0], labels)
     optimizer.zero_grad()
@@ -244,11 +283,19 @@ def _step_cases(generator: torch.Generator) -> Iterator[Case]:
 
 def _received(weights: Tensor, real: Tensor) -> Tensor:
     """Text by text, as :func:`_pooling`."""
-    return torch.stack([rows[:, chosen].mean((0, 1)) for rows, chosen in zip(weights, real, strict=True)])
+    return torch.stack(
+        [rows[:, chosen].mean((0, 1)) for rows, chosen in zip(weights, real, strict=True)]
+    )
 
 
 def _received_cases(generator: torch.Generator) -> Iterator[Case]:
-    for lengths, longest, heads in (([2], 2, 1), ([2], 2, 2), ([2], 3, 2), ([3, 5], 5, 4), ([4, 2, 6], 7, 8)):
+    for lengths, longest, heads in (
+        ([2], 2, 1),
+        ([2], 2, 2),
+        ([2], 3, 2),
+        ([3, 5], 5, 4),
+        ([4, 2, 6], 7, 8),
+    ):
         real = _real(lengths, longest)
         scores = torch.randn(len(lengths), heads, longest, longest, generator=generator)
         yield scores.masked_fill(~real[:, None, None], -torch.inf).softmax(-1), real
@@ -268,6 +315,8 @@ EXERCISES = (
     Exercise("block", course.TransformerBlock, _block_cases, build, tolerance=1e-4),
     Exercise("pooling", _pooling, _pooling_cases),
     Exercise("classifier", _classifier, _classifier_cases, build, tolerance=1e-4),
-    Exercise("training-step", _training_step, _step_cases, _some_steps, gradients=False, same_dtype=True),
+    Exercise(
+        "training-step", _training_step, _step_cases, _some_steps, gradients=False, same_dtype=True
+    ),
     Exercise("attention-received", _received, _received_cases),
 )

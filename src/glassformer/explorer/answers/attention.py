@@ -1,8 +1,10 @@
-"""Attention weights as tiles, rows and measures, computed on demand from the queries and keys of a run.
+"""Attention weights as tiles, rows and measures, computed on demand from the queries and keys of a
+run.
 
-No matrix is ever held whole: it is computed in *bands* of rows. Of each head an *overview* is kept: the matrix at level
-``COARSE``, where a cell is the largest of 4 x 4 weights, all coarser levels, and the measures of one pass over the
-head. Finer tiles are cut from bands, the last few of which are cached, since neighbouring tiles share them.
+No matrix is ever held whole: it is computed in *bands* of rows. Of each head an *overview* is kept:
+the matrix at level ``COARSE``, where a cell is the largest of 4 x 4 weights, all coarser levels,
+and the measures of one pass over the head. Finer tiles are cut from bands, the last few of which
+are cached, since neighbouring tiles share them.
 """
 
 import math
@@ -13,11 +15,19 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jaxtyping import Float
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer.answers.forward import KeptRun
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.api import UnknownName, require_waiting
-from glassformer.explorer.messages import THUMBNAIL, TILE, AskMeasures, AskRows, AskTile, Measures, Part
+from glassformer.explorer.messages import (
+    THUMBNAIL,
+    TILE,
+    AskMeasures,
+    AskRows,
+    AskTile,
+    Measures,
+    Part,
+)
 from glassformer.layers.attention import Attended
 from glassformer.observe.attention_measures import distances, entropy
 from glassformer.observe.exact_attention import exact_rows
@@ -29,11 +39,15 @@ _FEW = 64
 """Rows that are computed at a time, so that they stay in the processor's cache. A multiple of 4."""
 
 _passing = threading.Lock()
-"""Held during a pass over a head: concurrent passes would compete for the cores and take the memory of all."""
+"""Held during a pass over a head: concurrent passes would compete for the cores and take the memory
+of all.
+"""
 
 
 class Overview(NamedTuple):
-    """A summary of one head; without finite weights only ``levels`` is meaningful, where a cell of NaN is NaN."""
+    """A summary of one head; without finite weights only ``levels`` is meaningful, where a cell of
+    NaN is NaN.
+    """
 
     levels: tuple[Float[np.ndarray, "_ _"], ...]
     """The matrix at the levels ``COARSE``, ``COARSE + 1`` and so on to a single cell."""
@@ -57,17 +71,22 @@ def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
     stack = kept.layers(ask.part)
     given = stack[_require_index("layer", ask.layer, len(stack))]
     _require_index("head", ask.head, given.q.shape[1])
-    queries, keys = given.q.shape[2], given.k.shape[2]
+    queries = given.q.shape[2]
+    keys = given.k.shape[2]
     deepest = max(queries, keys, 2) - 1
-    got = f"level = {ask.level} of a matrix of {queries} x {keys}"
-    require(ask.level <= deepest.bit_length(), got, f"0 to {deepest.bit_length()}", "The highest level has one cell.")
+    if not ask.level <= deepest.bit_length():
+        raise InputError(
+            got=f"level = {ask.level} of a matrix of {queries} x {keys}",
+            expected=f"0 to {deepest.bit_length()}",
+            fix="The highest level has one cell.",
+        )
     rows, columns = (-(-count // 2**ask.level) for count in (queries, keys))
-    require(
-        ask.row * TILE < rows and ask.column * TILE < columns,
-        f"tile ({ask.row}, {ask.column}) of {rows} x {columns} cells at level {ask.level}",
-        f"up to ({(rows - 1) // TILE}, {(columns - 1) // TILE})",
-        "Ask for tiles within the matrix.",
-    )
+    if not (ask.row * TILE < rows and ask.column * TILE < columns):
+        raise InputError(
+            got=f"tile ({ask.row}, {ask.column}) of {rows} x {columns} cells at level {ask.level}",
+            expected=f"up to ({(rows - 1) // TILE}, {(columns - 1) // TILE})",
+            fix="Ask for tiles within the matrix.",
+        )
     across = slice(ask.column * TILE, (ask.column + 1) * TILE)
     if ask.level >= COARSE:
         (overview,) = _overviews(runs, kept, ask, [ask.head])
@@ -77,7 +96,9 @@ def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
     if band is None:
         first = ask.row * TILE << ask.level
         some = range(first, min(queries, first + (TILE << ask.level)))
-        sizes = _sizes(kept, ask.part, ask.layer) if ask.passed else None
+        sizes = None
+        if ask.passed:
+            sizes = _sizes(kept, ask.part, ask.layer)
         band = np.concatenate([whole[0] for *_, whole in _few_rows(given, [ask.head], some, sizes)])
         for _ in range(ask.level):
             band = halved(band)
@@ -86,13 +107,23 @@ def weights(runs: Runs, ask: AskTile) -> Float[np.ndarray, "row column"]:
 
 
 def rows(runs: Runs, ask: AskRows) -> Float[np.ndarray, "layer head key"]:
-    """The attention weights of one query in all layers and heads, unless ``ask`` names one, in float32."""
+    """The attention weights of one query in all layers and heads, unless ``ask`` names one, in
+    float32.
+    """
     kept = runs.of(ask.run)
     stack = kept.layers(ask.part)
     _require_index("query", ask.query, stack[0].q.shape[2])
-    layers = range(len(stack)) if ask.layer is None else [_require_index("layer", ask.layer, len(stack))]
+    layers: Sequence[int]
+    if ask.layer is None:
+        layers = range(len(stack))
+    else:
+        layers = [_require_index("layer", ask.layer, len(stack))]
     count = stack[0].q.shape[1]
-    heads = range(count) if ask.head is None else [_require_index("head", ask.head, count)]
+    heads: Sequence[int]
+    if ask.head is None:
+        heads = range(count)
+    else:
+        heads = [_require_index("head", ask.head, count)]
     found = []
     for layer in layers:
         sizes = _sizes(kept, ask.part, layer) if ask.passed else None
@@ -111,23 +142,34 @@ def _sizes(kept: KeptRun, part: Part, layer: int) -> Float[np.ndarray, "head key
 
 def _overviews(runs: Runs, kept: KeptRun, ask: AskTile, heads: Sequence[int]) -> list[Overview]:
     """The overviews of some heads of a layer, from one pass over those that are not cached."""
-    names = {head: ("overview", ask.run, kept.stamp, ask.part, ask.layer, head, ask.passed) for head in heads}
+    names = {
+        head: ("overview", ask.run, kept.stamp, ask.part, ask.layer, head, ask.passed)
+        for head in heads
+    }
     with _passing:
         require_waiting()
         found: dict[int, Any] = {head: runs.derived.get(name) for head, name in names.items()}
         missing = [head for head in heads if found[head] is None]
         if missing:
             given = kept.layers(ask.part)[ask.layer]
-            sizes = _sizes(kept, ask.part, ask.layer) if ask.passed else kept.sizes[ask.part][ask.layer]
+            sizes: np.ndarray | None
+            if ask.passed:
+                sizes = _sizes(kept, ask.part, ask.layer)
+            else:
+                sizes = kept.sizes[ask.part][ask.layer]
             causal = any(each.causal for each in kept.message.attentions if each.part == ask.part)
             found |= zip(missing, _pass(given, missing, ask, causal, sizes), strict=True)
             for head in missing:
-                size = sum(level.nbytes for level in found[head].levels) + found[head].thumbnail.nbytes
+                size = (
+                    sum(level.nbytes for level in found[head].levels) + found[head].thumbnail.nbytes
+                )
                 runs.derived.put(names[head], found[head], size + 2 * found[head].shares.nbytes)
     return [found[head] for head in heads]
 
 
-def halved(matrix: Float[np.ndarray, "*head row column"]) -> Float[np.ndarray, "*head half_row half_column"]:
+def halved(
+    matrix: Float[np.ndarray, "*head row column"],
+) -> Float[np.ndarray, "*head half_row half_column"]:
     """The next coarser level: the maximum of each 2 x 2 cells, or fewer at an odd edge."""
     rows, columns = matrix.shape[-2:]
     if rows % 2 or columns % 2:
@@ -145,10 +187,15 @@ def _pass(
     sizes: Float[np.ndarray, "all_heads key"] | None,
 ) -> list[Overview]:
     cross = ask.part == "cross"
-    queries, keys = given.q.shape[2], given.k.shape[2]
-    row_edges, column_edges = _edges(queries), _edges(keys)
+    queries = given.q.shape[2]
+    keys = given.k.shape[2]
+    row_edges = _edges(queries)
+    column_edges = _edges(keys)
     thumbnails = np.zeros((len(heads), len(row_edges), len(column_edges)), np.float32)
-    coarse, entropies, spans, sinks = [], [], [], []
+    coarse = []
+    entropies = []
+    spans = []
+    sinks = []
     alone = int(causal)  # the first query sees one key
     sums = np.zeros((2, len(heads), keys))
     for some, first, seen, whole in _few_rows(given, heads, range(queries)):
@@ -171,7 +218,8 @@ def _pass(
     levels = [np.concatenate(coarse, 1)]
     while max(levels[-1].shape[1:]) > 1:
         levels.append(halved(levels[-1]))
-    bits, shares = np.concatenate(entropies, 1), np.concatenate(sinks, 1)
+    bits = np.concatenate(entropies, 1)
+    shares = np.concatenate(sinks, 1)
     return [
         Overview(
             # Copies, since a head that stays in the cache must not keep the others.
@@ -193,8 +241,11 @@ def _few_rows(
     heads: Sequence[int],
     queries: range,
     sizes: Float[np.ndarray, "all_heads key"] | None = None,
-) -> Iterator[tuple[range, int, Float[np.ndarray, "head query seen"], Float[np.ndarray, "head query key"]]]:
-    """Rows, ``_FEW`` at a time: the first key that they may see, their weights from there, and for all keys.
+) -> Iterator[
+    tuple[range, int, Float[np.ndarray, "head query seen"], Float[np.ndarray, "head query key"]]
+]:
+    """Rows, ``_FEW`` at a time: the first key that they may see, their weights from there, and for
+    all keys.
 
     With ``sizes``, the last are the shares of the products of weights and sizes.
     """
@@ -205,13 +256,20 @@ def _few_rows(
         seen = found.weights[0].float().cpu().numpy()
         whole = np.zeros((len(heads), len(some), given.k.shape[2]), np.float32)
         whole[..., found.first : found.first + seen.shape[2]] = seen
-        yield some, found.first, seen, whole if sizes is None else _portions(whole, sizes[list(heads)])
+        yield (
+            some,
+            found.first,
+            seen,
+            whole if sizes is None else _portions(whole, sizes[list(heads)]),
+        )
 
 
 def _portions(
     weights: Float[np.ndarray, "head query key"], sizes: Float[np.ndarray, "head key"]
 ) -> Float[np.ndarray, "head query key"]:
-    """The share of each key in the sum over keys of weight times size; 0 where the sum is, or the weight."""
+    """The share of each key in the sum over keys of weight times size; 0 where the sum is, or the
+    weight.
+    """
     is_read = weights != 0
     products = np.multiply(weights, sizes[:, None], out=np.zeros_like(weights), where=is_read)
     sums = products.sum(-1, keepdims=True)
@@ -241,26 +299,31 @@ def _mean(values: Float[np.ndarray, " query"]) -> float:
 
 def _require_index(name: str, index: int, count: int) -> int:
     if not 0 <= index < count:
-        raise UnknownName(f"{name} = {index}", f"0 to {count - 1}", "See the attentions of the run.")
+        raise UnknownName(
+            f"{name} = {index}", f"0 to {count - 1}", "See the attentions of the run."
+        )
     return index
 
 
 def measures(runs: Runs, ask: AskMeasures) -> Measures:
-    """Mean entropy, distance and sink weight of every head, the key that most of its attention rests on, and its
-    thumbnail, from one pass over each head.
+    """Mean entropy, distance and sink weight of every head, the key that most of its attention
+    rests on, and its thumbnail, from one pass over each head.
 
-    Entropy and distance are those of :mod:`glassformer.observe.attention_measures`: of each row divided by its sum, so
-    that the sink is excluded. A head whose queries see no key has 0 in all, one with weights that are not finite None
-    and an empty thumbnail.
+    Entropy and distance are those of :mod:`glassformer.observe.attention_measures`: of each row
+    divided by its sum, so that the sink is excluded. A head whose queries see no key has 0 in all,
+    one with weights that are not finite None and an empty thumbnail.
     """
     run = runs.of(ask.run)
     stack = run.layers(ask.part)
     heads = range(stack[0].q.shape[1])
-    lock, found = runs.model(run.message.ask.model).lock, list[list[Overview]]()
+    lock = runs.model(run.message.ask.model).lock
+    found = list[list[Overview]]()
     for layer in range(len(stack)):
         with lock:  # what a reader waits for computes first
             pass
-        found.append(_overviews(runs, run, AskTile(run=ask.run, part=ask.part, layer=layer, head=0), heads))
+        found.append(
+            _overviews(runs, run, AskTile(run=ask.run, part=ask.part, layer=layer, head=0), heads)
+        )
 
     def where_finite(value: Callable[[Overview], Any], otherwise: Any = None) -> list[list[Any]]:
         return [[value(each) if each.finite else otherwise for each in row] for row in found]
@@ -268,10 +331,14 @@ def measures(runs: Runs, ask: AskMeasures) -> Measures:
     return Measures(
         entropy=where_finite(lambda each: each.entropy / math.log(2)),
         distance=None if ask.part == "cross" else where_finite(lambda each: each.distance),
-        sink=where_finite(lambda each: each.sink) if any(given.sinks is not None for given in stack) else None,
+        sink=where_finite(lambda each: each.sink)
+        if any(given.sinks is not None for given in stack)
+        else None,
         most_read=where_finite(lambda each: _most_read(each), 0),
         on_one=where_finite(lambda each: float(each.shares.max())),
-        passed=None if any(each.passed is None for row in found for each in row) else where_finite(_passed),
+        passed=None
+        if any(each.passed is None for row in found for each in row)
+        else where_finite(_passed),
         # A thumbnail's colours resolve fewer than four digits.
         thumbnails=where_finite(lambda each: each.thumbnail.round(4).tolist(), []),
     )

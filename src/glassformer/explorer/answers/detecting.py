@@ -1,19 +1,24 @@
-"""What each head of a decoder looks for: the library's detectors, on random tokens that are read twice."""
+"""What each head of a decoder looks for: the library's detectors, on random tokens that are read
+twice.
+"""
 
 from typing import Any
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, of_kind, weights_stamp
 from glassformer.observe.detectors import head_scores, repeated_tokens
 
-HALF, TEXTS = 24, 4
+HALF = 24
+TEXTS = 4
 """Tokens before they return, and texts."""
 
 
 def detect(runs: Runs, ask: m.AskDetect) -> m.Detected:
-    """The mean weight that each head gives to four kinds of keys; see :func:`~glassformer.observe.head_scores`."""
+    """The mean weight that each head gives to four kinds of keys; see
+    :func:`~glassformer.observe.head_scores`.
+    """
     loaded = of_kind(LoadedDecoder, runs.model(ask.model), "detect", "a decoder")
     name = ("detected", ask.model, weights_stamp(loaded))
     found: m.Detected | None = runs.derived.get(name)
@@ -21,13 +26,25 @@ def detect(runs: Runs, ask: m.AskDetect) -> m.Detected:
         config: Any = loaded.model.config
         half = min(HALF, config.vocab_size, (loaded.longest - 1) // 2)
         # Some models read a start token before any other one.
-        texts = repeated_tokens(config.vocab_size, half, TEXTS, first=loaded.encode(loaded.card.text)[0])
+        texts = repeated_tokens(
+            config.vocab_size, half, TEXTS, first=loaded.encode(loaded.card.text)[0]
+        )
         with loaded.lock:
             scores = head_scores(loaded.model, texts)
-        kinds = {kind: getattr(scores, kind).double().cpu() for kind in ("previous", "duplicate", "induction", "sink")}
+        kinds = {
+            kind: getattr(scores, kind).double().cpu()
+            for kind in ("previous", "duplicate", "induction", "sink")
+        }
         finite = all(bool(each.isfinite().all()) for each in kinds.values())
-        fix = "Look for the first NaN in the forward pass, or choose a model that reads more tokens."
-        require(finite, "weights that are not finite, or no text in which tokens return", "finite ones", fix)
+        if not finite:
+            raise InputError(
+                got="weights that are not finite, or no text in which tokens return",
+                expected="finite ones",
+                fix=(
+                    "Look for the first NaN in the forward pass, or choose a model that reads "
+                    "more tokens."
+                ),
+            )
         lists = {kind: each.numpy().round(4).tolist() for kind, each in kinds.items()}
         found = m.Detected(first=lists.pop("sink"), **lists)
         runs.derived.put(name, found, 100 * len(lists["previous"]) * len(lists["previous"][0]))

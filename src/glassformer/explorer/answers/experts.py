@@ -1,6 +1,6 @@
 """The experts that every token of a run was routed to."""
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.explorer.answers.forward import Routed
 from glassformer.explorer.answers.runs import Runs
 from glassformer.explorer.messages import MOST_EXPERT_NUMBERS, AskExperts, ExpertLayer, Experts
@@ -9,25 +9,36 @@ from glassformer.explorer.messages import MOST_EXPERT_NUMBERS, AskExperts, Exper
 def experts(runs: Runs, ask: AskExperts) -> Experts:
     """The choices, routing weights and probabilities of every router in the run's forward pass.
 
-    With T tokens, L routers, E experts and k choices these are ``T * L * (E + 2 k)`` numbers. If there are more
-    than ``MOST_EXPERT_NUMBERS``, the probabilities are omitted, and ``T * L * 2 k`` remain.
+    With T tokens, L routers, E experts and k choices these are ``T * L * (E + 2 k)`` numbers. If
+    there are more than ``MOST_EXPERT_NUMBERS``, the probabilities are omitted, and ``T * L * 2 k``
+    remain.
     """
     run = runs.of(ask.run)
-    expected, fix = "a run of a mixture of experts", "Choose a model whose card names the view 'experts'."
-    require(len(run.routed) > 0, f"a run of {run.message.ask.model!r}, which has no experts", expected, fix)
+    if len(run.routed) <= 0:
+        raise InputError(
+            got=f"a run of {run.message.ask.model!r}, which has no experts",
+            expected="a run of a mixture of experts",
+            fix="Choose a model whose card names the view 'experts'.",
+        )
     for routed in run.routed:
         finite = bool(routed.probabilities.isfinite().all() and routed.shares.isfinite().all())
-        got = f"probabilities of layer {routed.layer}'s router that are not finite"
-        require(finite, got, "finite ones", "Look for the first NaN in the model's weights and forward pass.")
+        if not finite:
+            raise InputError(
+                got=f"probabilities of layer {routed.layer}'s router that are not finite",
+                expected="finite ones",
+                fix="Look for the first NaN in the model's weights and forward pass.",
+            )
     chosen = sum(2 * routed.choices.numel() for routed in run.routed)
     fitting = int(len(run.message.tokens) * MOST_EXPERT_NUMBERS / chosen)
-    require(
-        chosen <= MOST_EXPERT_NUMBERS,
-        f"{chosen:,} choices and routing weights of {len(run.message.tokens):,} tokens",
-        f"at most {MOST_EXPERT_NUMBERS:,}",
-        f"Shorten the text to {fitting:,} tokens.",
+    if not chosen <= MOST_EXPERT_NUMBERS:
+        raise InputError(
+            got=f"{chosen:,} choices and routing weights of {len(run.message.tokens):,} tokens",
+            expected=f"at most {MOST_EXPERT_NUMBERS:,}",
+            fix=f"Shorten the text to {fitting:,} tokens.",
+        )
+    whole = (
+        chosen + sum(routed.probabilities.numel() for routed in run.routed) <= MOST_EXPERT_NUMBERS
     )
-    whole = chosen + sum(routed.probabilities.numel() for routed in run.routed) <= MOST_EXPERT_NUMBERS
     first = run.routed[0]
     return Experts(
         num_experts=first.probabilities.shape[1],

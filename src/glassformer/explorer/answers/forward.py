@@ -1,7 +1,8 @@
-"""The forward pass of a model on a text. The queries and keys of each layer are kept, never an attention matrix.
+"""The forward pass of a model on a text. The queries and keys of each layer are kept, never an
+attention matrix.
 
-The size of queries and keys grows with the length of the text, that of a matrix with its square. Rows and tiles of
-matrices are computed from them on demand.
+The size of queries and keys grows with the length of the text, that of a matrix with its square.
+Rows and tiles of matrices are computed from them on demand.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.hand_designed import chosen_weights, reading
 from glassformer.explorer.api import UnknownName
@@ -49,7 +50,9 @@ SHOWN_CLASSES = 8
 """Largest number of classes, or next tokens, whose probabilities a run reports."""
 
 NOT_FINITE = "logits that are not finite"
-"""The output of a model whose weights are NaN or infinite. Its attention can be viewed all the same."""
+"""The output of a model whose weights are NaN or infinite. Its attention can be viewed all the
+same.
+"""
 
 _LABELS = {
     "self": "self-attention",
@@ -60,7 +63,9 @@ _LABELS = {
 
 
 class Routed(NamedTuple):
-    """The output of one layer's router: the probabilities of all experts, the chosen experts, and their weights."""
+    """The output of one layer's router: the probabilities of all experts, the chosen experts, and
+    their weights.
+    """
 
     layer: int
     probabilities: Float[Tensor, "token expert"]
@@ -75,12 +80,13 @@ class KeptRun:
     Args:
         message: The answer to the call ``run``.
         stacks: The inputs of each layer's attention, by the part of the model; each a batch of one.
-        sizes: Of each layer of a part, the lengths of the values after the output projection; None where that is no
-            linear map.
+        sizes: Of each layer of a part, the lengths of the values after the output projection; None
+            where that is no linear map.
         routed: The output of each router; empty in a model without experts.
         inputs: The arguments of the model; empty for a hand-designed head.
         logits: Those at ``message.place``, or of the classes; None for a model without either.
-        stamp: Identifies the weights; see :func:`~glassformer.explorer.loading.loaded_model.weights_stamp`.
+        stamp: Identifies the weights; see
+            :func:`~glassformer.explorer.loading.loaded_model.weights_stamp`.
     """
 
     message: m.Run
@@ -100,8 +106,13 @@ class KeptRun:
                 if tensor is not None:
                     held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         routed = (tensor for each in self.routed for tensor in each[1:])
-        more = sum(tensor.nbytes for tensor in (*routed, *self.inputs, *([] if self.logits is None else [self.logits])))
-        more += sum(size.nbytes for stack in self.sizes.values() for size in stack if size is not None)
+        more = sum(
+            tensor.nbytes
+            for tensor in (*routed, *self.inputs, *([] if self.logits is None else [self.logits]))
+        )
+        more += sum(
+            size.nbytes for stack in self.sizes.values() for size in stack if size is not None
+        )
         words = 150 * (len(self.message.tokens) + len(self.message.source or ()))
         return sum(held.values()) + more + words + size_of_ask(self.message.ask)
 
@@ -109,16 +120,27 @@ class KeptRun:
         """The inputs of each layer's attention in a part."""
         if part not in self.stacks:
             known = ", ".join(self.stacks)
-            raise UnknownName(f"part = {part!r} of {self.message.ask.model!r}", f"one of {known}", "Choose among them.")
+            raise UnknownName(
+                f"part = {part!r} of {self.message.ask.model!r}",
+                f"one of {known}",
+                "Choose among them.",
+            )
         return self.stacks[part]
 
 
 def size_of_ask(ask: m.Ask) -> int:
-    """The size of a request in bytes; its text and matrices may be larger than the tokens that are read of them."""
+    """The size of a request in bytes; its text and matrices may be larger than the tokens that are
+    read of them.
+    """
     texts = (ask.text, *(ask.source or ()))
-    given = () if ask.weights is None else (ask.weights.Km, ask.weights.Qm, ask.weights.Vm, ask.weights.pos or [])
+    given: tuple[Any, ...]
+    if ask.weights is None:
+        given = ()
+    else:
+        given = (ask.weights.Km, ask.weights.Qm, ask.weights.Vm, ask.weights.pos or [])
     rows = [row for matrix in given for row in matrix]
-    # A string also holds its UTF-8 form once that was computed; a number is an object that a list points to.
+    # A string also holds its UTF-8 form once that was computed; a number is an object that a list
+    # points to.
     in_texts = sum(sys.getsizeof(text) + 4 * len(text) + 8 for text in texts)
     in_numbers = sum(sys.getsizeof(row) + 24 * len(row) + 8 for row in rows)
     return in_texts + in_numbers + 8 * len(ask.order or ()) + 1000
@@ -133,24 +155,38 @@ def run_name(ask: m.Ask) -> str:
 @torch.no_grad()
 def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
     """Run a model on a text. Hold ``loaded.lock``."""
-    require(
-        ask.weights is None or isinstance(loaded, LoadedHead),
-        f"weights for {loaded.card.name!r}, whose kind is {loaded.card.kind}",
-        "a text alone",
-        "Omit weights, or choose a hand-designed head.",
-    )
+    if ask.weights is not None and not isinstance(loaded, LoadedHead):
+        raise InputError(
+            got=f"weights for {loaded.card.name!r}, whose kind is {loaded.card.kind}",
+            expected="a text alone",
+            fix="Omit weights, or choose a hand-designed head.",
+        )
     if isinstance(loaded, LoadedEncoderDecoder):
         with evaluating(loaded.model):
             return _read_both(loaded, ask)
-    fix = "Omit source and order, or choose an encoder-decoder."
-    require(ask.source is None and ask.order is None, f"a source for {loaded.card.name!r}", "a text alone", fix)
+    if ask.source is not None or ask.order is not None:
+        raise InputError(
+            got=f"a source for {loaded.card.name!r}",
+            expected="a text alone",
+            fix="Omit source and order, or choose an encoder-decoder.",
+        )
     if isinstance(loaded, LoadedHead):
         return _read_head(loaded, ask)
     if isinstance(loaded, LoadedProgram):
         return _read_program(loaded, ask)
     tokens = loaded.encode(ask.text)
-    require(len(tokens) > 0, f"the text {ask.text[:40]!r}, which has no tokens", "at least one", "Type something.")
-    require(len(tokens) <= m.MOST_TOKENS, f"{len(tokens):,} tokens", f"at most {m.MOST_TOKENS:,}", "Shorten the text.")
+    if len(tokens) <= 0:
+        raise InputError(
+            got=f"the text {ask.text[:40]!r}, which has no tokens",
+            expected="at least one",
+            fix="Type something.",
+        )
+    if len(tokens) > m.MOST_TOKENS:
+        raise InputError(
+            got=f"{len(tokens):,} tokens",
+            expected=f"at most {m.MOST_TOKENS:,}",
+            fix="Shorten the text.",
+        )
     row = torch.tensor([tokens], device=next(loaded.model.parameters()).device)
     decodes = isinstance(loaded, LoadedDecoder)
     with evaluating(loaded.model), _watched(loaded.model) as seen:
@@ -166,7 +202,9 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
 
 
 @torch.no_grad()
-def read_changed(loaded: LoadedModel, ask: m.Ask, before: KeptRun, edits: Sequence[Edit]) -> KeptRun:
+def read_changed(
+    loaded: LoadedModel, ask: m.Ask, before: KeptRun, edits: Sequence[Edit]
+) -> KeptRun:
     """Read the tokens of a run again, with edits of the model. Hold ``loaded.lock``."""
     assert not isinstance(loaded, LoadedHead | LoadedProgram)
     message = before.message
@@ -178,7 +216,9 @@ def read_changed(loaded: LoadedModel, ask: m.Ask, before: KeptRun, edits: Sequen
     return replace(kept, inputs=before.inputs, logits=logits)
 
 
-def logits_of(loaded: LoadedModel, inputs: Sequence[Tensor], place: int = -1) -> Float[Tensor, "batch class"] | None:
+def logits_of(
+    loaded: LoadedModel, inputs: Sequence[Tensor], place: int = -1
+) -> Float[Tensor, "batch class"] | None:
     """The logits of the next token after ``place``, or of classes; None for a model without either."""
     if isinstance(loaded, LoadedEncoderDecoder):
         return cast(Tensor, loaded.model(*inputs))[:, place]
@@ -192,31 +232,47 @@ def logits_of(loaded: LoadedModel, inputs: Sequence[Tensor], place: int = -1) ->
             return None
         return cast(Tensor, model(rows))
     logits = getattr(model(rows), "logits", None)
-    return logits if isinstance(logits, Tensor) and loaded.classes and logits.dim() == 2 else None
+    if isinstance(logits, Tensor) and loaded.classes and logits.dim() == 2:
+        return logits
+    return None
 
 
 def name_of(loaded: LoadedModel) -> Callable[[int], str]:
     """The name of a token that a model predicts, or of a class."""
     assert not isinstance(loaded, LoadedHead | LoadedProgram)
-    return loaded.classes.__getitem__ if isinstance(loaded, LoadedEncoder) else loaded.word
+    if isinstance(loaded, LoadedEncoder):
+        return loaded.classes.__getitem__
+    return loaded.word
 
 
 def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
-    units = list(loaded.card.source or ()) if ask.source is None else list(ask.source)
-    require(len(units) > 0, "an empty source", "at least one unit", "Add one.")
+    if ask.source is None:
+        units = list(loaded.card.source or ())
+    else:
+        units = list(ask.source)
+    if len(units) <= 0:
+        raise InputError(
+            got="an empty source",
+            expected="at least one unit",
+            fix="Add one.",
+        )
     if ask.order is not None:
         require_order(ask.order, len(units))
         units = [units[place] for place in ask.order]
     model = loaded.model
     source, target = loaded.inputs(units, ask.text)
     source_real = model.real_source(source)
-    # The tokens are generated first; then one pass over all of them gives the attention at every step.
+    # The tokens are generated first; then one pass over all of them gives the attention at every
+    # step.
     memory = model.encode(source, source_real)
     written: list[int] = []
     first: Tensor | None = None
-    finite, place = True, target.shape[1] - 1
+    finite = True
+    place = target.shape[1] - 1
     room = model.config.max_target_len - target.shape[1] + 1
-    while len(written) < min(room, loaded.max_new_tokens) and (not written or written[-1] != loaded.end):
+    while len(written) < min(room, loaded.max_new_tokens) and (
+        not written or written[-1] != loaded.end
+    ):
         scores = model.decode(target, memory, source_real)[0, -1]
         finite = _is_distribution(scores)
         if not finite:
@@ -232,7 +288,10 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
     if first is None:
         said = m.Said(headline=NOT_FINITE)
     else:
-        share = _percent(float(first.softmax(-1).max())) if finite else f"then {NOT_FINITE}"
+        if finite:
+            share = _percent(float(first.softmax(-1).max()))
+        else:
+            share = f"then {NOT_FINITE}"
         headline = f"{' '.join(shown) or words[0]}, {share}"
         said = m.Said(headline=headline, classes=_likeliest(first, loaded.word), words=words)
     tokens = [loaded.word(token) for token in read[0].tolist()]
@@ -241,14 +300,23 @@ def _read_both(loaded: LoadedEncoderDecoder, ask: m.Ask) -> KeptRun:
 
 
 def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
-    space, task = loaded.task.space, loaded.task
+    space = loaded.task.space
+    task = loaded.task
     cases = task.cases(space.block([space.encode(ask.text)]))
-    weights = loaded.weights if ask.weights is None else chosen_weights(ask.weights, task)
+    if ask.weights is None:
+        weights = loaded.weights
+    else:
+        weights = chosen_weights(ask.weights, task)
     head = SingleHead.from_weights(weights)
     with _watched(head) as seen:
         given = head(torch.from_numpy(cases.inputs))[0].numpy()
     finite = bool(np.isfinite(given).all())
-    require(finite, "scores or outputs beyond what float64 can hold", "finite ones", "Scale the weights down.")
+    if not finite:
+        raise InputError(
+            got="scores or outputs beyond what float64 can hold",
+            expected="finite ones",
+            fix="Scale the weights down.",
+        )
     # Ties are reported as the call 'check' reports them for the same weights.
     outputs = NumpyHead(weights).trace(cases.inputs[0]).output
     says = [reading(row, task) for row in outputs[cases.counted[0]]]
@@ -257,7 +325,8 @@ def _read_head(loaded: LoadedHead, ask: m.Ask) -> KeptRun:
 
 
 def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
-    # Layers may have different numbers of heads, so the call 'program' shows them, and there is no stack of attention.
+    # Layers may have different numbers of heads, so the call 'program' shows them, and there is no
+    # stack of attention.
     vocabulary = loaded.model.domains.vocabulary
     given = tokens_in(ask.text, vocabulary)
     ids = loaded.model.encode(given)
@@ -265,17 +334,24 @@ def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
         numbers = loaded.model(ids)[0]
     if bool(numbers.isfinite().all()):
         words = [value_in_words(value) for value in loaded.model.decode(numbers.double().tolist())]
-        said = m.Said(headline=" ".join("\N{EN DASH}" if each == "None" else each for each in words), words=words)
+        said = m.Said(
+            headline=" ".join("\N{EN DASH}" if each == "None" else each for each in words),
+            words=words,
+        )
     else:
         said = m.Said(headline="outputs that are not finite")
     tokens = [visible(str(token)) for token in given]
-    message = m.Run(run=run_name(ask), ask=ask, tokens=tokens, source=None, attentions=[], said=said)
+    message = m.Run(
+        run=run_name(ask), ask=ask, tokens=tokens, source=None, attentions=[], said=said
+    )
     return KeptRun(message, {}, {}, inputs=(ids,))
 
 
 def _watched(model: nn.Module) -> Any:
     routes = bool(of_kind(find_hook_points(model), MixturePoint))
-    return capture(model, what=("inputs", "v", *(("router", "choices", "shares") if routes else ())))
+    return capture(
+        model, what=("inputs", "v", *(("router", "choices", "shares") if routes else ()))
+    )
 
 
 def _kept(
@@ -306,7 +382,12 @@ def _kept(
     attentions = []
     for part, layers in stacks.items():
         heads = {given.q.shape[1] for given in layers}
-        require(len(heads) == 1, f"layers of {sorted(heads)} heads", "equally many in each", "Choose another model.")
+        if len(heads) != 1:
+            raise InputError(
+                got=f"layers of {sorted(heads)} heads",
+                expected="equally many in each",
+                fix="Choose another model.",
+            )
         attentions.append(
             m.Attention(
                 part=part,
@@ -324,16 +405,26 @@ def _kept(
             )
         )
     words = [visible(word) for word in tokens]
-    units = None if source is None else [visible(word) for word in source]
+    if source is None:
+        units = None
+    else:
+        units = [visible(word) for word in source]
     name = run_name(ask)
-    message = m.Run(run=name, ask=ask, tokens=words, source=units, attentions=attentions, said=said, place=place)
+    message = m.Run(
+        run=name, ask=ask, tokens=words, source=units, attentions=attentions, said=said, place=place
+    )
     return KeptRun(message, stacks, sizes, routed)
 
 
-def _sizes(point: AttentionPoint, v: Float[Tensor, "one kv_head key dim"]) -> Float[np.ndarray, "head key"] | None:
+def _sizes(
+    point: AttentionPoint, v: Float[Tensor, "one kv_head key dim"]
+) -> Float[np.ndarray, "head key"] | None:
     projection = None
     if not isinstance(point.module, SingleHead):
-        projection = None if point.out_proj is None else linear_map(point.out_proj, point.heads * v.shape[3])
+        if point.out_proj is None:
+            projection = None
+        else:
+            projection = linear_map(point.out_proj, point.heads * v.shape[3])
         if projection is None:
             return None
     return value_sizes(projection, v, point.heads)[0].cpu().numpy()
@@ -345,12 +436,17 @@ def _said(begin: str, logits: Tensor | None, name: Callable[[int], str]) -> m.Sa
     if not _is_distribution(logits):
         return m.Said(headline=NOT_FINITE)
     ranked = _likeliest(logits, name)
-    best = ranked[0][0] if any(map(str.isalnum, ranked[0][0])) else f"\u201c{ranked[0][0]}\u201d"
+    if any(map(str.isalnum, ranked[0][0])):
+        best = ranked[0][0]
+    else:
+        best = f"\u201c{ranked[0][0]}\u201d"
     return m.Said(headline=f"{begin}{best}, {_percent(ranked[0][1])}", classes=ranked)
 
 
 def _is_distribution(logits: Tensor) -> bool:
-    """Whether the softmax of the logits is finite; some logits may be -inf, of tokens that are never generated."""
+    """Whether the softmax of the logits is finite; some logits may be -inf, of tokens that are
+    never generated.
+    """
     return bool(logits.double().softmax(-1).isfinite().all())
 
 
@@ -367,5 +463,7 @@ def _percent(share: float) -> str:
 
 
 def visible(word: str) -> str:
-    """A word that JSON can contain: half of a surrogate pair, from bytes that are not UTF-8, is replaced."""
+    """A word that JSON can contain: half of a surrogate pair, from bytes that are not UTF-8, is
+    replaced.
+    """
     return word.encode("utf-8", "replace").decode("utf-8")

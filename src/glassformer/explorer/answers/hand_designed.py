@@ -1,4 +1,6 @@
-"""A hand-designed head while its weights are edited: all intermediate values, and the proof or counterexample."""
+"""A hand-designed head while its weights are edited: all intermediate values, and the proof or
+counterexample.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -6,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 from jaxtyping import Float
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedModel, of_kind
 from glassformer.handcraft.sequences import CLS, SequenceSpace
@@ -15,7 +17,9 @@ from glassformer.handcraft.tasks import Task
 from glassformer.handcraft.verification import Certificate, require_fits, verify
 
 MOST_RUN = 20_000
-"""Largest number of sequences that are all run, so that the verdict keeps up with typing; beyond, the bound decides."""
+"""Largest number of sequences that are all run, so that the verdict keeps up with typing; beyond,
+the bound decides.
+"""
 
 _ALIKE = 1e-9
 _MOST_POSSIBLE = 10**300
@@ -24,22 +28,29 @@ _MOST_POSSIBLE = 10**300
 def head(loaded: LoadedModel, _: m.AskHead | None = None) -> m.Head:
     """The task of a hand-designed head, and its designed weights."""
     loaded = of_kind(LoadedHead, loaded, "head", "a hand-designed head")
-    task, weights = loaded.task, loaded.weights
+    task = loaded.task
+    weights = loaded.weights
     return m.Head(
         task=task.name,
         summary=task.summary,
         letters=list(task.space.letters),
         has_cls=task.space.has_cls,
         max_len=task.space.max_len,
-        weights=m.HeadWeightsMessage(**{name: matrix.tolist() for name, matrix in weights.matrices.items()}),
+        weights=m.HeadWeightsMessage(
+            **{name: matrix.tolist() for name, matrix in weights.matrices.items()}
+        ),
         inputs=input_names(weights, task.space),
-        positions=[] if weights.max_seq_len is None else position_names(task.space, weights.max_seq_len),
+        positions=[]
+        if weights.max_seq_len is None
+        else position_names(task.space, weights.max_seq_len),
         why=dict(loaded.why),
     )
 
 
 def check(loaded: LoadedModel, ask: m.AskCheck) -> m.Check:
-    """Run ``ask.weights`` on ``ask.text`` in float64, and prove or refute that they solve the head's task."""
+    """Run ``ask.weights`` on ``ask.text`` in float64, and prove or refute that they solve the
+    head's task.
+    """
     task = of_kind(LoadedHead, loaded, "check", "a hand-designed head").task
     space = task.space
     weights = chosen_weights(ask.weights, task)
@@ -50,12 +61,15 @@ def check(loaded: LoadedModel, ask: m.AskCheck) -> m.Check:
         trace = NumpyHead(weights).trace(cases.inputs[0])
     tokens = [space.token_names[number] for number in cases.block.tokens[0]]
     judged = np.flatnonzero(cases.counted[0])
-    output, target = trace.output[judged], cases.target[0][judged]
+    output = trace.output[judged]
+    target = cases.target[0][judged]
     outputs = output_names(task)
     columns = [str(number) for number in range(weights.qk_dim)]
     return m.Check(
         tokens=tokens,
-        inputs=_numbers(tokens, input_names(weights, space), weights.with_positions(cases.inputs[0])),
+        inputs=_numbers(
+            tokens, input_names(weights, space), weights.with_positions(cases.inputs[0])
+        ),
         K=_numbers(tokens, columns, trace.K),
         Q=_numbers(tokens, columns, trace.Q),
         V=_numbers(tokens, outputs, trace.V),
@@ -75,7 +89,12 @@ def chosen_weights(message: m.HeadWeightsMessage, task: Task) -> HeadWeights:
     given = message.model_dump(exclude_none=True)
     for name, matrix in given.items():
         cells = sum(map(len, matrix))
-        require(cells <= m.MOST_CELLS, f"{name} of {cells:,} numbers", f"at most {m.MOST_CELLS:,}", "Make it smaller.")
+        if not cells <= m.MOST_CELLS:
+            raise InputError(
+                got=f"{name} of {cells:,} numbers",
+                expected=f"at most {m.MOST_CELLS:,}",
+                fix="Make it smaller.",
+            )
     weights = HeadWeights(**given)
     require_fits(weights, task)
     return weights
@@ -84,50 +103,73 @@ def chosen_weights(message: m.HeadWeightsMessage, task: Task) -> HeadWeights:
 def input_names(weights: HeadWeights, space: SequenceSpace) -> list[str]:
     """The names of the rows of Km, Qm and Vm: the tokens, then the coordinates of the position.
 
-    If positions are one-hot, a coordinate has the name of its position (``@0``), otherwise ``p0`` and so on.
+    If positions are one-hot, a coordinate has the name of its position (``@0``), otherwise ``p0``
+    and so on.
     """
     if weights.pos is None:
         return list(space.token_names)
-    one_hot = weights.pos.shape[0] == weights.pos.shape[1] and bool((weights.pos == np.eye(len(weights.pos))).all())
-    coordinates = (
-        position_names(space, len(weights.pos)) if one_hot else [f"p{number}" for number in range(weights.pos_dim)]
+    one_hot = weights.pos.shape[0] == weights.pos.shape[1] and bool(
+        (weights.pos == np.eye(len(weights.pos))).all()
     )
+    if one_hot:
+        coordinates = position_names(space, len(weights.pos))
+    else:
+        coordinates = [f"p{number}" for number in range(weights.pos_dim)]
     return [*space.token_names, *coordinates]
 
 
 def position_names(space: SequenceSpace, count: int) -> list[str]:
-    """The names of the first ``count`` positions: ``@0`` is that of the first letter, ``@CLS`` that of CLS."""
+    """The names of the first ``count`` positions: ``@0`` is that of the first letter, ``@CLS`` that
+    of CLS.
+    """
     first = int(space.has_cls)
     return [f"@{position - first}" if position >= first else f"@{CLS}" for position in range(count)]
 
 
 def output_names(task: Task) -> list[str]:
-    """The names of the numbers of an output: the letters if there is one for each, else ``0``, ``1`` ..."""
+    """The names of the numbers of an output: the letters if there is one for each, else ``0``,
+    ``1`` ...
+    """
     letters = task.space.letters
     if task.readout == "argmax" and task.v_dim == len(letters):
         return list(letters)
-    return ["output"] if task.v_dim == 1 else [str(number) for number in range(task.v_dim)]
+    if task.v_dim == 1:
+        return ["output"]
+    return [str(number) for number in range(task.v_dim)]
 
 
 def reading(output: Float[np.ndarray, " v_dim"], task: Task) -> str:
-    """The meaning of an output: its sign, or the names of its largest entries, those equal to 1e-9 of them."""
+    """The meaning of an output: its sign, or the names of its largest entries, those equal to 1e-9
+    of them.
+    """
     if task.readout == "sign":
         return " ".join({-1: "-1", 0: "0", 1: "+1"}[int(sign)] for sign in np.sign(output).tolist())
     least = output.max() - _ALIKE * np.abs(output).max()
-    return " or ".join(name for name, entry in zip(output_names(task), output, strict=True) if entry >= least)
+    return " or ".join(
+        name for name, entry in zip(output_names(task), output, strict=True) if entry >= least
+    )
 
 
-def _numbers(rows: Sequence[str], columns: Sequence[str], cells: Float[np.ndarray, "rows columns"]) -> m.Numbers:
+def _numbers(
+    rows: Sequence[str], columns: Sequence[str], cells: Float[np.ndarray, "rows columns"]
+) -> m.Numbers:
     return m.Numbers(rows=list(rows), columns=list(columns), cells=cells.tolist())
 
 
 def _certificate(certificate: Certificate) -> m.CertificateMessage:
     finite = bool(np.isfinite(certificate.largest_error))
-    require(finite, "outputs that float64 cannot represent", "finite outputs", "Scale the weights down.")
+    if not finite:
+        raise InputError(
+            got="outputs that float64 cannot represent",
+            expected="finite outputs",
+            fix="Scale the weights down.",
+        )
     values = asdict(certificate)
     values["num_possible"] = min(certificate.num_possible, _MOST_POSSIBLE)
     values["bound"] = certificate.bound if np.isfinite(certificate.bound) else None
     values["rounding"] = certificate.rounding if np.isfinite(certificate.rounding) else None
     values["covers"] = certificate.covers
     values["text"] = str(certificate)
-    return m.CertificateMessage(**{name: values[name] for name in m.CertificateMessage.model_fields})
+    return m.CertificateMessage(
+        **{name: values[name] for name in m.CertificateMessage.model_fields}
+    )

@@ -1,4 +1,6 @@
-"""What the residual stream predicts after each layer, and what each part of a model adds to a logit."""
+"""What the residual stream predicts after each layer, and what each part of a model adds to a
+logit.
+"""
 
 import re
 from typing import Any, cast
@@ -7,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.outcomes import outcomes_of
 from glassformer.explorer.answers.runs import Runs
@@ -27,17 +29,32 @@ _PART = re.compile(
 def lens(runs: Runs, ask: m.AskLens) -> m.Lens:
     """The likeliest outcome after each layer, and the target's probability."""
     outcomes = outcomes_of(runs, ask.ask, ask.place)
-    readout, target = outcomes.readable("a lens"), outcomes.chosen(ask.target)
-    words = [""] if outcomes.place is None else outcomes.run.message.tokens
-    require(ask.first < len(words), f"first = {ask.first}", f"0 to {len(words) - 1}", "Name a position of the text.")
+    readout = outcomes.readable("a lens")
+    target = outcomes.chosen(ask.target)
+    if outcomes.place is None:
+        words = [""]
+    else:
+        words = outcomes.run.message.tokens
+    if ask.first >= len(words):
+        raise InputError(
+            got=f"first = {ask.first}",
+            expected=f"0 to {len(words) - 1}",
+            fix="Name a position of the text.",
+        )
     some = slice(ask.first, ask.first + MOST_POSITIONS)
     at_once = max(1, MOST_LOGITS // len(outcomes.before()))
-    shares, rows = readout.shares(outcomes.texts), list[Tensor]()
+    shares = readout.shares(outcomes.texts)
+    rows = list[Tensor]()
     with torch.no_grad():
         queries = some if shares is None else None
         with (
             outcomes.at_leisure(),
-            capture(outcomes.model, readout.names("block"), what=("embedding", "residual"), queries=queries) as seen,
+            capture(
+                outcomes.model,
+                readout.names("block"),
+                what=("embedding", "residual"),
+                queries=queries,
+            ) as seen,
         ):
             readout.run(outcomes.texts, -1)
         stages = torch.cat([record.values for record in seen.records], 1)
@@ -47,7 +64,12 @@ def lens(runs: Runs, ask: m.AskLens) -> m.Lens:
                 rows.append(_summed_up(readout.logits(part, shares)[0], target).cpu())
     found = torch.cat(rows, 1).unflatten(1, (len(seen.records), -1)).transpose(0, 1)
     finite = bool(found.isfinite().all())
-    require(finite, "logits that are not finite", "finite ones", "Look for the first NaN in the forward pass.")
+    if not finite:
+        raise InputError(
+            got="logits that are not finite",
+            expected="finite ones",
+            fix="Look for the first NaN in the forward pass.",
+        )
     return m.Lens(
         target=target,
         name=outcomes.name(target),
@@ -60,15 +82,22 @@ def lens(runs: Runs, ask: m.AskLens) -> m.Lens:
     )
 
 
-def _summed_up(logits: Float[Tensor, "position outcome"], target: int) -> Float[Tensor, "3 position"]:
+def _summed_up(
+    logits: Float[Tensor, "position outcome"], target: int
+) -> Float[Tensor, "3 position"]:
     """The likeliest outcome, its probability, and that of the target."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    best, total = wide.max(-1), wide.logsumexp(-1).double()
-    return torch.stack([best.indices.double(), (best.values - total).exp(), (wide[:, target] - total).exp()])
+    best = wide.max(-1)
+    total = wide.logsumexp(-1).double()
+    return torch.stack(
+        [best.indices.double(), (best.values - total).exp(), (wide[:, target] - total).exp()]
+    )
 
 
 def contributions(runs: Runs, ask: m.AskContributions) -> m.Contributions:
-    """The logit of the target, or its difference from that of another, as the sum over the parts of the model."""
+    """The logit of the target, or its difference from that of another, as the sum over the parts of
+    the model.
+    """
     outcomes = outcomes_of(runs, ask.ask, ask.place)
     pair = outcomes.compared(ask)
     outcomes.readable("contributions")
@@ -102,7 +131,10 @@ def ffn(runs: Runs, ask: m.AskFfn) -> m.Ffn:
 
     def named(order: Tensor) -> list[m.AddedLogit]:
         some = order[:most].tolist()
-        return [m.AddedLogit(id=each, name=outcomes.name(each), value=float(logits[each])) for each in some]
+        return [
+            m.AddedLogit(id=each, name=outcomes.name(each), value=float(logits[each]))
+            for each in some
+        ]
 
     return m.Ffn(
         layer=ask.layer,
@@ -119,9 +151,13 @@ def _strongest(found: FfnLogits) -> list[m.Neuron] | None:
     """The neurons with the largest effects."""
     if found.activations is None or found.effects is None:
         return None
-    activations, effects = found.activations[0], found.effects[0]
+    activations = found.activations[0]
+    effects = found.effects[0]
     order = effects.abs().argsort(descending=True, stable=True)[:MOST_ADDED].tolist()
-    return [m.Neuron(number=each, activation=float(activations[each]), value=float(effects[each])) for each in order]
+    return [
+        m.Neuron(number=each, activation=float(activations[each]), value=float(effects[each]))
+        for each in order
+    ]
 
 
 def _part(name: str, value: float, own: m.Part) -> m.Contribution:

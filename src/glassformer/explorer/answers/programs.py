@@ -1,4 +1,6 @@
-"""A compiled program on a text: its parts, its heads, its residual stream by variables, and its proof."""
+"""A compiled program on a text: its parts, its heads, its residual stream by variables, and its
+proof.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import visible
 from glassformer.explorer.answers.runs import Runs
@@ -27,11 +29,16 @@ from glassformer.programs.parts import agree, stages, stream_variables, written_
 from glassformer.programs.written import Comparison, compare, read_written
 from glassformer.text import one_line
 
-QUICKLY_RUN, MOST_RUN = 5_000, 100_000
-"""So many sequences are all run for a proof; up to the second number where there are more and the bound is no proof."""
+QUICKLY_RUN = 5_000
+MOST_RUN = 100_000
+"""So many sequences are all run for a proof; up to the second number where there are more and the
+bound is no proof.
+"""
 MOST_SECONDS = 60.0
 """Processor time after which a proof is undecided."""
-_MOST_ALIKE, _LONGEST_NAME, _MOST_POSSIBLE = 3, 80, 10**300
+_MOST_ALIKE = 3
+_LONGEST_NAME = 80
+_MOST_POSSIBLE = 10**300
 _EXPECTED = "a compiled program"
 
 
@@ -39,23 +46,44 @@ def program(runs: Runs, ask: m.AskProgram) -> m.Program:
     """The parts, heads and residual stream of a compiled program on the text of a run."""
     run = runs.of(ask.run)
     loaded = of_kind(LoadedProgram, runs.model(run.message.ask.model), "program", _EXPECTED)
-    model, ids = loaded.model, run.inputs[0]
-    length, heads = ids.shape[1], sum(map(len, model.heads))
+    model = loaded.model
+    ids = run.inputs[0]
+    length = ids.shape[1]
+    heads = sum(map(len, model.heads))
     numbers = length * (heads * length + len(stages(model)) * model.embedding.embedding_dim)
     most = m.MOST_PROGRAM_NUMBERS
-    require(numbers <= most, f"{length} tokens, with {numbers:,} numbers", f"at most {most:,}", "Shorten the text.")
-    sinks = ["sinks"] if any(block.attention.sinks is not None for block in model.blocks) else []
+    if not numbers <= most:
+        raise InputError(
+            got=f"{length} tokens, with {numbers:,} numbers",
+            expected=f"at most {most:,}",
+            fix="Shorten the text.",
+        )
+    if any(block.attention.sinks is not None for block in model.blocks):
+        sinks = ["sinks"]
+    else:
+        sinks = []
     watched: AbstractContextManager[Any] = nullcontext()
     if len(model.layers) > 0:
         watched = capture(model, what=["weights", "residual_between", "residual", *sinks])
     with loaded.lock, torch.no_grad(), evaluating(model), watched as seen:
         output = model(ids)[0].double()
         embedding = (model.embedding(ids)[0] + model.positions.weight[:length]).double()
-    found = {(each.what, each.layer): each.values[0].double() for each in (seen.records if seen else ())}
-    inner = [found[what, layer] for layer in range(len(model.layers)) for what in ("residual_between", "residual")]
+    found = {
+        (each.what, each.layer): each.values[0].double() for each in (seen.records if seen else ())
+    }
+    inner = [
+        found[what, layer]
+        for layer in range(len(model.layers))
+        for what in ("residual_between", "residual")
+    ]
     stream: Float[Tensor, "stage position coordinate"] = torch.stack([embedding, *inner])
     finite = bool(output.isfinite().all()) and bool(stream.isfinite().all())
-    require(finite, "numbers that are not finite", "finite weights", "Compile the program again.")
+    if not finite:
+        raise InputError(
+            got="numbers that are not finite",
+            expected="finite weights",
+            fix="Compile the program again.",
+        )
     given = [model.domains.vocabulary[number] for number in ids[0].tolist()]
     outputs = model.decode(output.tolist())
     definition = None
@@ -79,7 +107,9 @@ def program(runs: Runs, ask: m.AskProgram) -> m.Program:
 
 
 def proof(runs: Runs, ask: m.AskProof) -> m.Proof:
-    """Whether a compiled program gives what its definition gives; computed once for the same weights."""
+    """Whether a compiled program gives what its definition gives; computed once for the same
+    weights.
+    """
     loaded = of_kind(LoadedProgram, runs.model(ask.model), "proof", _EXPECTED)
     key = "proof", weights_stamp(loaded)
     found: m.Proof | None = runs.derived.get(key)
@@ -98,7 +128,10 @@ def _proof(certificate: ProgramCertificate, model: CompiledProgram) -> m.Proof:
     failure = None
     if certificate.counterexample is not None:
         sequence, position, wanted, number = certificate.counterexample
-        found = value_in_words(number) if math.isfinite(number) else "not finite"
+        if math.isfinite(number):
+            found = value_in_words(number)
+        else:
+            found = "not finite"
         failure = _failure(model, sequence, position, wanted, found)
 
     def finite(number: float) -> float | None:
@@ -121,11 +154,16 @@ def _proof(certificate: ProgramCertificate, model: CompiledProgram) -> m.Proof:
 
 
 def attempt(runs: Runs, ask: m.AskAttempt) -> m.Attempt:
-    """What a written program gives on a text, and whether it gives what a compiled one is defined to give."""
+    """What a written program gives on a text, and whether it gives what a compiled one is defined
+    to give.
+    """
     model = of_kind(LoadedProgram, runs.model(ask.model), "attempt", _EXPECTED).model
-    task, domains = model.program, model.domains
+    task = model.program
+    domains = model.domains
     if task is None:
-        raise InputError("a model without its definition", "a program with it", "Choose one of the library.")
+        raise InputError(
+            "a model without its definition", "a program with it", "Choose one of the library."
+        )
     given = tokens_in(ask.text, domains.vocabulary)
     model.encode(given)
     fault = outputs = definition = right = failure = None
@@ -160,7 +198,10 @@ def attempt(runs: Runs, ask: m.AskAttempt) -> m.Attempt:
 def _failure(
     model: CompiledProgram, sequence: Sequence[Value], position: int, wanted: Value, found: str
 ) -> m.ProgramFailure:
-    between = "" if all(len(str(token)) == 1 for token in model.domains.vocabulary) else " "
+    if all(len(str(token)) == 1 for token in model.domains.vocabulary):
+        between = ""
+    else:
+        between = " "
     text = visible(between.join(map(str, sequence)))
     return m.ProgramFailure(text=text, position=position, wanted=words_of([wanted])[0], found=found)
 
@@ -168,28 +209,41 @@ def _failure(
 def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart]:
     if model.program is None:
         return []
-    interpreter, made = Interpreter(given, model.domains.causal), []
+    interpreter = Interpreter(given, model.domains.causal)
+    made = []
     for node in graph(model.program):
         values: list[str] = []
         with suppress(InputError):
             if isinstance(node.part, Selector):
                 chosen = interpreter.selected(node.part)
-                values = [" ".join(str(key) for key, one in enumerate(row) if one) for row in chosen]
+                values = [
+                    " ".join(str(key) for key, one in enumerate(row) if one) for row in chosen
+                ]
             else:
                 values = words_of(interpreter.values(node.part))
-        domain = "" if isinstance(node.part, Selector) else values_in_words(model.domains.of(node.part))
-        name, kind, sources = name_of(node.part), node.part.kind, list(node.sources)
-        made.append(m.ProgramPart(name=name, kind=kind, sources=sources, domain=domain, values=values))
+        if isinstance(node.part, Selector):
+            domain = ""
+        else:
+            domain = values_in_words(model.domains.of(node.part))
+        name = name_of(node.part)
+        kind = node.part.kind
+        sources = list(node.sources)
+        made.append(
+            m.ProgramPart(name=name, kind=kind, sources=sources, domain=domain, values=values)
+        )
     return made
 
 
 def _heads(model: CompiledProgram, found: dict[tuple[str, int], Tensor]) -> list[m.ProgramHead]:
     made = []
     for each in heads_of(model):
-        layer, head = each["layer"], each["head"]
+        layer = each["layer"]
+        head = each["head"]
         sinks = found.get(("sinks", layer))
         sink = None if sinks is None else sinks[head].tolist()
-        made.append(m.ProgramHead(**each, weights=found["weights", layer][head].tolist(), sink=sink))
+        made.append(
+            m.ProgramHead(**each, weights=found["weights", layer][head].tolist(), sink=sink)
+        )
     return made
 
 
@@ -203,7 +257,9 @@ def heads_of(model: CompiledProgram) -> list[dict[str, Any]]:
     return made
 
 
-def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coordinate"]) -> list[m.ProgramVariable]:
+def _variables(
+    model: CompiledProgram, stream: Float[Tensor, "stage position coordinate"]
+) -> list[m.ProgramVariable]:
     made = []
     for variable in stream_variables(model):
         places = [each.index for each in variable.coordinates]
@@ -211,7 +267,10 @@ def _variables(model: CompiledProgram, stream: Float[Tensor, "stage position coo
         values = []
         for row in rows:
             alike = words_of(variable.decode(row))
-            several = f"one of {len(alike)} values" if len(alike) > _MOST_ALIKE else " or ".join(alike)
+            if len(alike) > _MOST_ALIKE:
+                several = f"one of {len(alike)} values"
+            else:
+                several = " or ".join(alike)
             # What attention leaves of 0 is 0.
             values.append(several or ("0" if abs(row[0]) < 1e-9 else f"{row[0]:.3g}"))
         made.append(

@@ -20,15 +20,22 @@ ASK_BYTES = 32 * 2**20
 
 
 class SizedCache:
-    """A thread-safe LRU cache bounded by the sum of its values' sizes; the newest value stays, however large."""
+    """A thread-safe LRU cache bounded by the sum of its values' sizes; the newest value stays,
+    however large.
+    """
 
     def __init__(self, most: int) -> None:
-        # A value larger than the bound counts as much as the bound, so that it displaces all others.
-        self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(most, lambda entry: min(entry[1], most))
+        # A value larger than the bound counts as much as the bound, so that it displaces all
+        # others.
+        self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(
+            most, lambda entry: min(entry[1], most)
+        )
         self._lock = threading.Lock()
 
     def get(self, name: Hashable) -> Any | None:
-        """The value of this name, which becomes the most recently used; None if it is not in the cache."""
+        """The value of this name, which becomes the most recently used; None if it is not in the
+        cache.
+        """
         with self._lock:
             return self._entries.get(name, (None, 0))[0]
 
@@ -42,8 +49,8 @@ class SizedCache:
 class Runs:
     """All requested runs. Safe for threads; one model reads one text at a time.
 
-    Cached runs take at most ``most_bytes``; evicted ones are recomputed on request. ``edits`` gives the edits of a
-    request with changes.
+    Cached runs take at most ``most_bytes``; evicted ones are recomputed on request. ``edits`` gives
+    the edits of a request with changes.
     """
 
     def __init__(
@@ -52,13 +59,17 @@ class Runs:
         most_bytes: int = RUN_BYTES,
         edits: Callable[["Runs", m.Ask, LoadedModel], Sequence[Edit]] | None = None,
     ) -> None:
-        self.model, self._edits = model, edits
-        self._runs, self._asks = SizedCache(most_bytes), SizedCache(ASK_BYTES)
+        self.model = model
+        self._edits = edits
+        self._runs = SizedCache(most_bytes)
+        self._asks = SizedCache(ASK_BYTES)
         self.derived = SizedCache(most_bytes // 2)
         """A cache for results computed from runs."""
 
     def run(self, ask: m.Ask, loaded: LoadedModel | None = None) -> KeptRun:
-        """The run of a request, the same one unless weights have changed; an answer that has the model names it."""
+        """The run of a request, the same one unless weights have changed; an answer that has the
+        model names it.
+        """
         loaded = loaded or self.model(ask.model)
         name = run_name(ask)
         found = self._current(name, loaded)
@@ -66,12 +77,18 @@ class Runs:
             changed = None
             if ask.changes is not None:
                 assert self._edits is not None
-                changed = self.run(ask.model_copy(update={"changes": None}), loaded), self._edits(self, ask, loaded)
+                changed = (
+                    self.run(ask.model_copy(update={"changes": None}), loaded),
+                    self._edits(self, ask, loaded),
+                )
             with loaded.lock:
                 found = self._current(name, loaded)  # another thread may have asked the same
                 if found is None:
                     stamp = weights_stamp(loaded)
-                    found = read(loaded, ask) if changed is None else read_changed(loaded, ask, *changed)
+                    if changed is None:
+                        found = read(loaded, ask)
+                    else:
+                        found = read_changed(loaded, ask, *changed)
                     found = replace(found, stamp=stamp)
                     self._runs.put(name, found, found.size)
         self._asks.put(name, found.message.ask, size_of_ask(found.message.ask))
@@ -82,13 +99,19 @@ class Runs:
         found: KeptRun | None = self._runs.get(name)
         if found is not None:
             asked = found.message.ask
-            return found if found.stamp[2] == hooks_stamp(self.model(asked.model)) else self.run(asked)
+            if found.stamp[2] == hooks_stamp(self.model(asked.model)):
+                return found
+            return self.run(asked)
         ask = self._asks.get(name)
         if ask is None:
-            raise UnknownName(f"the run {name!r}", "the name of an earlier run", "Make the call 'run' again.")
+            raise UnknownName(
+                f"the run {name!r}", "the name of an earlier run", "Make the call 'run' again."
+            )
         return self.run(ask)
 
     def _current(self, name: str, loaded: LoadedModel) -> KeptRun | None:
         """The cached run of this name, if the model's weights have not changed since."""
         found: KeptRun | None = self._runs.get(name)
-        return found if found is not None and found.stamp == weights_stamp(loaded) else None
+        if found is not None and found.stamp == weights_stamp(loaded):
+            return found
+        return None

@@ -1,4 +1,6 @@
-"""The output of a model with heads removed, edges of attention forbidden, the stream steered, or experts replaced."""
+"""The output of a model with heads removed, edges of attention forbidden, the stream steered, or
+experts replaced.
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -8,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.forward import logits_of
 from glassformer.explorer.answers.outcomes import Outcomes, outcomes_of
@@ -25,7 +27,9 @@ MOST_OUTCOMES = 64
 ALSO_AFTER = 8
 """Number of outcomes that are listed since they are the likeliest after."""
 MOST_MASKED = 1 << 27
-"""Largest number of weights of a layer among which edges can be forbidden: the mask is made in float32 first."""
+"""Largest number of weights of a layer among which edges can be forbidden: the mask is made in
+float32 first.
+"""
 
 _LABELS = {"self": "", "encoder": "encoder, ", "decoder": "decoder, ", "cross": "cross-attention, "}
 
@@ -33,22 +37,33 @@ _LABELS = {"self": "", "encoder": "encoder, ", "decoder": "decoder, ", "cross": 
 def whatif(runs: Runs, ask: m.AskWhatIf) -> m.WhatIf:
     """The output of a run with and without the changes of ``ask``."""
     outcomes = outcomes_of(runs, ask.ask, ask.place)
-    before, target = outcomes.before().softmax(-1), outcomes.chosen(ask.target)
+    before = outcomes.before().softmax(-1)
+    target = outcomes.chosen(ask.target)
     changes = list(_changes(runs, outcomes, ask))
-    after = outcomes.after([edit for edits, _ in changes for edit in edits]).softmax(-1) if changes else before
+    if changes:
+        after = outcomes.after([edit for edits, _ in changes for edit in edits]).softmax(-1)
+    else:
+        after = before
     named = [target, *([] if ask.other is None else [outcomes.chosen(ask.other, "other")])]
     if ask.steer is not None:
         named += [each for each in (ask.steer.toward, ask.steer.away) if each is not None]
     listed = set(before.topk(min(MOST_OUTCOMES, len(before))).indices.tolist())
     listed |= {*after.topk(min(ALSO_AFTER, len(after))).indices.tolist(), *named}
     both = torch.maximum(before, after)
-    rest = torch.ones(len(before), dtype=torch.bool).index_fill(0, torch.tensor(sorted(listed)), False)
+    rest = torch.ones(len(before), dtype=torch.bool).index_fill(
+        0, torch.tensor(sorted(listed)), False
+    )
     return m.WhatIf(
         kind="class" if outcomes.place is None else "token",
         place=outcomes.place,
         target=target,
         outcomes=[
-            m.Outcome(id=each, name=outcomes.name(each), before=float(before[each]), after=float(after[each]))
+            m.Outcome(
+                id=each,
+                name=outcomes.name(each),
+                before=float(before[each]),
+                after=float(after[each]),
+            )
             for each in sorted(listed, key=lambda each: (-float(both[each]), each))
         ],
         rest=int(rest.sum()),
@@ -82,7 +97,9 @@ def _offers(outcomes: Outcomes) -> list[m.Offer]:
     return [offer for offer, exists in there.items() if exists]
 
 
-def _changes(runs: Runs, outcomes: Outcomes, ask: m.Changes) -> Iterator[tuple[list[Edit], list[str]]]:
+def _changes(
+    runs: Runs, outcomes: Outcomes, ask: m.Changes
+) -> Iterator[tuple[list[Edit], list[str]]]:
     """The edits of each kind of change, and the changes in words."""
     for head in ask.removed:
         yield _removed(outcomes, head)
@@ -113,11 +130,15 @@ def _forbidden(outcomes: Outcomes, asked: list[m.ForbiddenEdge]) -> tuple[list[E
             edges.setdefault(point.name, []).append(edge)
     words = [_edge_in_words(outcomes, edge) for edge in asked]
     # One mask for all edges of an attention.
-    edits = [MaskEdit("scores", partial(_masked, some), modules=[name]) for name, some in edges.items()]
+    edits = [
+        MaskEdit("scores", partial(_masked, some), modules=[name]) for name, some in edges.items()
+    ]
     return list[Edit](edits), words
 
 
-def _masked(edges: Sequence[m.ForbiddenEdge], scores: Tensor, point: HookPoint, labels: Labels) -> Tensor:
+def _masked(
+    edges: Sequence[m.ForbiddenEdge], scores: Tensor, point: HookPoint, labels: Labels
+) -> Tensor:
     masked = scores.clone()
     for edge in edges:
         heads = slice(None) if edge.head is None else edge.head
@@ -131,11 +152,19 @@ def _edge_in_words(outcomes: Outcomes, edge: m.ForbiddenEdge) -> str:
     _require_below("a forbidden edge: query", edge.query, stack.queries)
     _require_below("a forbidden edge: key", edge.key, stack.keys)
     cells = stack.heads * stack.queries * stack.keys
-    most = f"at most {MOST_MASKED:,}"
-    require(cells <= MOST_MASKED, f"a forbidden edge among {cells:,} of a layer", most, "Shorten the text.")
+    if not cells <= MOST_MASKED:
+        raise InputError(
+            got=f"a forbidden edge among {cells:,} of a layer",
+            expected=f"at most {MOST_MASKED:,}",
+            fix="Shorten the text.",
+        )
     texts = {"tokens": run.tokens, "source": run.source or []}
-    query, key = texts[stack.queries_are][edge.query], texts[stack.keys_are][edge.key]
-    layer = "every layer" if edge.layer is None else f"layer {edge.layer}"
+    query = texts[stack.queries_are][edge.query]
+    key = texts[stack.keys_are][edge.key]
+    if edge.layer is None:
+        layer = "every layer"
+    else:
+        layer = f"layer {edge.layer}"
     head = "every head" if edge.head is None else f"head {edge.head}"
     return f"{_LABELS[edge.part]}{layer}, {head}: {query} ({edge.query}) may not attend to {key} ({edge.key})"
 
@@ -145,15 +174,27 @@ def _steered(outcomes: Outcomes, asked: m.Steering) -> tuple[list[Edit], list[st
     blocks = {point.layer: point for point in readout.of("block")}
     _require_below("the steering: layer", asked.layer, len(blocks))
     toward = outcomes.chosen(asked.toward, "toward")
-    away = None if asked.away is None else outcomes.chosen(asked.away, "away")
-    require(toward != away, f"the steering: toward = away = {toward}", "two outcomes", "Change one.")
+    if asked.away is None:
+        away = None
+    else:
+        away = outcomes.chosen(asked.away, "away")
+    if toward == away:
+        raise InputError(
+            got=f"the steering: toward = away = {toward}",
+            expected="two outcomes",
+            fix="Change one.",
+        )
     direction = _direction(readout, toward, away)
 
     def steered(values: Tensor) -> Tensor:
         lengths = values.norm(dim=-1, keepdim=True)
-        return values + asked.strength * lengths.median(1, keepdim=True).values * direction.to(values)
+        return values + asked.strength * lengths.median(1, keepdim=True).values * direction.to(
+            values
+        )
 
-    words = f"steered after layer {asked.layer} by {asked.strength:g} toward {outcomes.name(toward)}"
+    words = (
+        f"steered after layer {asked.layer} by {asked.strength:g} toward {outcomes.name(toward)}"
+    )
     words += "" if away is None else f" and away from {outcomes.name(away)}"
     return [change("residual", steered, modules=[blocks[asked.layer].name])], [words]
 
@@ -170,17 +211,29 @@ def _direction(readout: Readout, toward: int, away: int | None) -> Float[Tensor,
 def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[list[Edit], list[str]]:
     what = "a replaced expert"
     routers = {point.layer: point for point in of_kind(outcomes.points, MixturePoint)}
-    known = f"one of layers {sorted(routers)}" if routers else "a model with experts"
-    require(asked.layer in routers, f"{what}: layer = {asked.layer}", known, "See the call 'experts'.")
+    if asked.layer not in routers:
+        raise InputError(
+            got=f"{what}: layer = {asked.layer}",
+            expected=f"one of layers {sorted(routers)}" if routers else "a model with experts",
+            fix="See the call 'experts'.",
+        )
     point = routers[asked.layer]
     _require_below(f"{what}: expert", asked.expert, point.experts)
     words = f"layer {asked.layer}: expert {asked.expert}"
     if asked.instead is None:
         return [zero("router", modules=[point.name], experts=asked.expert)], [f"{words} forbidden"]
     _require_below(f"{what}: instead", asked.instead, point.experts)
-    require(asked.instead != asked.expert, f"{what} that stays", "another expert", "Change instead.")
-    old, new = asked.expert, asked.instead
-    chosen = next(each.choices.shape[1] for each in outcomes.run.routed if each.layer == asked.layer)
+    if asked.instead == asked.expert:
+        raise InputError(
+            got=f"{what} that stays",
+            expected="another expert",
+            fix="Change instead.",
+        )
+    old = asked.expert
+    new = asked.instead
+    chosen = next(
+        each.choices.shape[1] for each in outcomes.run.routed if each.layer == asked.layer
+    )
 
     def redirected(values: Tensor) -> Tensor:
         share = values[..., old]
@@ -191,7 +244,9 @@ def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[list[Edit], 
         replaced[..., new] += moved
         return replaced
 
-    return [change("router", redirected, modules=[point.name])], [f"{words} replaced by {asked.instead}"]
+    return [change("router", redirected, modules=[point.name])], [
+        f"{words} replaced by {asked.instead}"
+    ]
 
 
 def _patched(runs: Runs, outcomes: Outcomes, asked: m.PatchedPlace) -> tuple[list[Edit], list[str]]:
@@ -200,7 +255,11 @@ def _patched(runs: Runs, outcomes: Outcomes, asked: m.PatchedPlace) -> tuple[lis
     _require_below("a patch: layer", asked.layer, len(blocks))
     _require_below("a patch: position", asked.position, len(other.message.tokens))
     where: dict[str, Any] = {"modules": [blocks[asked.layer].name]}
-    with outcomes.loaded.lock, evaluating(outcomes.model), capture(outcomes.model, what="residual", **where) as seen:
+    with (
+        outcomes.loaded.lock,
+        evaluating(outcomes.model),
+        capture(outcomes.model, what="residual", **where) as seen,
+    ):
         logits_of(outcomes.loaded, other.inputs)
     words = f"after layer {asked.layer} at {outcomes.run.message.tokens[asked.position]} ({asked.position}): "
     words += f"as for {other.message.tokens[asked.position]} in the other text"
@@ -208,4 +267,9 @@ def _patched(runs: Runs, outcomes: Outcomes, asked: m.PatchedPlace) -> tuple[lis
 
 
 def _require_below(name: str, index: int, count: int) -> None:
-    require(index < count, f"{name} = {index}", f"0 to {count - 1}", "Count from 0.")
+    if not index < count:
+        raise InputError(
+            got=f"{name} = {index}",
+            expected=f"0 to {count - 1}",
+            fix="Count from 0.",
+        )

@@ -1,4 +1,5 @@
-"""The bundled models: small, trained, and in the wheel, so that the page has something to show at first start.
+"""The bundled models: small, trained, and in the wheel, so that the page has something to show at
+first start.
 
 ``tools/train_bundled_models.py`` writes them to ``bundled/``, one directory for each model.
 """
@@ -40,8 +41,10 @@ from glassformer.programs.library import PROGRAMS
 RECURRENCE = RecurrenceConfig(order=2, vocab_size=7, next_prob=0.1, seq_len=64)
 """The training data of the bundled decoder."""
 _NAMES = (
-    "ada alan amy ann bea ben bo cara cleo dan dora ed ella emil emma eva finn flo fred gil gus hal ida ines ivy jack "
-    "jane joe jon jude kai kate kim kit lea leo lin lola luc mae max mia nan ned nell nina noah noor olga otto pat pia "
+    "ada alan amy ann bea ben bo cara cleo dan dora ed ella emil emma eva finn flo fred gil gus "
+    "hal ida ines ivy jack "
+    "jane joe jon jude kai kate kim kit lea leo lin lola luc mae max mia nan ned nell nina noah "
+    "noor olga otto pat pia "
     "ray rosa ruth sam sue tess tim ugo una vera will zoe"
 )
 INDUCTION = SequenceSpace(tuple(LETTERS), 64, has_cls=True)
@@ -54,31 +57,48 @@ CARDS = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding=
 
 
 def bundled() -> list[ModelEntry]:
-    """Every bundled model, in the order in which they are listed; MiniLM only if its package is installed."""
+    """Every bundled model, in the order in which they are listed; MiniLM only if its package is
+    installed.
+    """
     numbers = list(map(str, range(RECURRENCE.vocab_size)))
     entries = [
         *map(_head, CARDS["heads"]),
-        _entry("sentiment", lambda card: replace(wrap_model(load_classifier(BUNDLED / "sentiment")), card=card)),
-        _entry("lookup-course", lambda card: course_model(card, _encoder_decoder(card.name)), list(lookup.VOCAB)),
+        _entry(
+            "sentiment",
+            lambda card: replace(wrap_model(load_classifier(BUNDLED / "sentiment")), card=card),
+        ),
+        _entry(
+            "lookup-course",
+            lambda card: course_model(card, _encoder_decoder(card.name)),
+            list(lookup.VOCAB),
+        ),
         _entry(
             "lookup-facts",
             lambda card: facts_model(card, _encoder_decoder(card.name), KEYS, VALUES),
             list(fact_words(KEYS, VALUES)[1:-1]),
         ),
         _entry(
-            "recurrence", lambda card: recurrence_model(card, _decoder(card.name), RECURRENCE, MOST_TOKENS), numbers
+            "recurrence",
+            lambda card: recurrence_model(card, _decoder(card.name), RECURRENCE, MOST_TOKENS),
+            numbers,
         ),
         _entry("induction", lambda card: letters_model(card, _decoder(card.name), INDUCTION)),
         *(library_entry(name, CARDS["programs"].get(name, {})) for name in PROGRAMS),
     ]
-    return [*entries, _entry("minilm", _minilm)] if find_spec(MINILM_PACKAGE) is not None else entries
+    if find_spec(MINILM_PACKAGE) is not None:
+        return [*entries, _entry("minilm", _minilm)]
+    return entries
 
 
-def _entry(name: str, opened: Callable[[ModelCard], LoadedModel], words: list[str] | None = None) -> ModelEntry:
+def _entry(
+    name: str, opened: Callable[[ModelCard], LoadedModel], words: list[str] | None = None
+) -> ModelEntry:
     """A model with the card in ``cards.toml``, whose texts are filled with what was measured."""
     file = BUNDLED / name / "measured.json"
     measured = read_json(file) if file.is_file() else {}
-    fields = CARDS[name] | {field: CARDS[name][field].format(**measured) for field in ("about", "input_help")}
+    fields = CARDS[name] | {
+        field: CARDS[name][field].format(**measured) for field in ("about", "input_help")
+    }
     if "samples" in measured:
         fields["text"], *fields["samples"] = measured["samples"]
     card = ModelCard(name=name, origin="shipped", words=words, **fields)
@@ -86,8 +106,17 @@ def _entry(name: str, opened: Callable[[ModelCard], LoadedModel], words: list[st
 
 
 def _head(name: str) -> ModelEntry:
-    texts, task = CARDS["heads"][name], TASKS[name]()
-    card = head_card(name, task, texts["title"], texts["about"], texts["text"], texts["samples"], origin="shipped")
+    texts = CARDS["heads"][name]
+    task = TASKS[name]()
+    card = head_card(
+        name,
+        task,
+        texts["title"],
+        texts["about"],
+        texts["text"],
+        texts["samples"],
+        origin="shipped",
+    )
     return ModelEntry(card, lambda: head_model(card, task, design(task).weights, texts["why"]))
 
 

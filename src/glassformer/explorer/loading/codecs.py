@@ -1,4 +1,6 @@
-"""Text and tokens: by a tokenizer, as bytes, or as numbers; and inputs passed from Python, such as arrays, as text."""
+"""Text and tokens: by a tokenizer, as bytes, or as numbers; and inputs passed from Python, such as
+arrays, as text.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +13,15 @@ import numpy as np
 from torch import Tensor
 
 from glassformer.data.engines import engine_errors
-from glassformer.data.released_tokenizer import ReleasedTokenizer, byte_alphabet, part_labels, read_numbers
+from glassformer.data.released_tokenizer import (
+    ReleasedTokenizer,
+    byte_alphabet,
+    part_labels,
+    read_numbers,
+)
 from glassformer.data.subword import Tokenizer
 from glassformer.data.tokenizer import WordTokenizer
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer.messages import MOST_CHARACTERS
 from glassformer.text import one_line, short
 
@@ -28,7 +35,12 @@ _SHOWN = {"\n": "⏎", "\t": "⇥", " ": "␣"}
 def numbers(text: str, vocab_size: int, longest: int) -> list[int]:
     """The numbers in a text, between spaces: at least one, at most ``longest``."""
     found = read_numbers(text, vocab_size)
-    require(1 <= len(found) <= longest, f"{len(found):,} numbers", f"1 to {longest:,}", "Add or remove some.")
+    if not 1 <= len(found) <= longest:
+        raise InputError(
+            got=f"{len(found):,} numbers",
+            expected=f"1 to {longest:,}",
+            fix="Add or remove some.",
+        )
     return found
 
 
@@ -44,14 +56,23 @@ def text_bytes(text: str, longest: int) -> list[int]:
     except UnicodeEncodeError as error:
         got = f"{text[error.start]!a} at place {error.start + 1}, half of a surrogate pair"
         raise InputError(got, "text in UTF-8", "Remove it.") from None
-    require(1 <= len(tokens) <= longest, f"a text of {len(tokens):,} bytes", f"1 to {longest:,}", "Shorten the text.")
+    if not 1 <= len(tokens) <= longest:
+        raise InputError(
+            got=f"a text of {len(tokens):,} bytes",
+            expected=f"1 to {longest:,}",
+            fix="Shorten the text.",
+        )
     return tokens
 
 
 def byte_word(token: int) -> str:
-    """The name of a byte: its ASCII character, a visible character for white space, or its number, as in ``\\xc3``."""
+    """The name of a byte: its ASCII character, a visible character for white space, or its number,
+    as in ``\\xc3``.
+    """
     character = chr(token)
-    return visible_spaces(character) if 0x20 < token < 0x7F or character in _SHOWN else f"\\x{token:02x}"
+    if 0x20 < token < 0x7F or character in _SHOWN:
+        return visible_spaces(character)
+    return f"\\x{token:02x}"
 
 
 def visible_spaces(text: str) -> str:
@@ -79,9 +100,10 @@ class Codec:
     Args:
         encode: The tokens of a text.
         word: The name of a single token.
-        joins: Functions that may give the text of tokens passed from Python, to be tried in turn; the last includes
-            special tokens.
-        data: The same as data; see :class:`~glassformer.explorer.loading.loaded_model.LoadedDecoder`.
+        joins: Functions that may give the text of tokens passed from Python, to be tried in turn;
+            the last includes special tokens.
+        data: The same as data; see
+            :class:`~glassformer.explorer.loading.loaded_model.LoadedDecoder`.
     """
 
     encode: Callable[[str], list[int]]
@@ -100,39 +122,73 @@ class Codec:
         pieces = [self.piece(token) for token in tokens]
         shared = [not _is_text(piece) for piece in pieces]
         found = [visible_spaces(label[:1]) + label[1:] for label in part_labels(pieces)]
-        return [label if part else word for word, label, part in zip(words, found, shared, strict=True)]
+        return [
+            label if part else word for word, label, part in zip(words, found, shared, strict=True)
+        ]
 
 
-def numbers_codec(vocab_size: int, longest: int, recurrence: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def numbers_codec(
+    vocab_size: int, longest: int, recurrence: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What :func:`numbers` does, as data, and the recurrence that the numbers follow."""
-    return {"kind": "numbers", "vocab_size": vocab_size, "longest": longest, "recurrence": recurrence}
+    return {
+        "kind": "numbers",
+        "vocab_size": vocab_size,
+        "longest": longest,
+        "recurrence": recurrence,
+    }
 
 
-def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *, cuts: bool = True) -> Codec:
+def codec_of(
+    tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *, cuts: bool = True
+) -> Codec:
     """The codec of a model.
 
     Args:
-        tokenizer: Ours, one of transformers or that of a released model. None: the text is token numbers, or bytes if
-            the vocabulary has 256 tokens and ``text`` is not numbers.
+        tokenizer: Ours, one of transformers or that of a released model. None: the text is token
+            numbers, or bytes if the vocabulary has 256 tokens and ``text`` is not numbers.
         longest: Largest number of tokens that the model reads.
         text: The initial text or tokens, if any.
-        cuts: Whether our tokenizers cut a longer text, as for a classifier; otherwise it is refused.
+        cuts: Whether our tokenizers cut a longer text, as for a classifier; otherwise it is
+            refused.
     """
-    kind = tokenizer.source if isinstance(tokenizer, ReleasedTokenizer) else None
+    kind = None
+    if isinstance(tokenizer, ReleasedTokenizer):
+        kind = tokenizer.source
     if tokenizer is None and vocab_size == 256:
-        kind = "bytes" if text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text)) else "numbers"
+        if text is None or (isinstance(text, str) and not re.fullmatch(r"[\d\s]+", text)):
+            kind = "bytes"
+        else:
+            kind = "numbers"
     if tokenizer is None or kind in ("bytes", "numbers"):
         if kind == "bytes":
-            read, data = partial(text_bytes, longest=longest), {"kind": "bytes", "longest": longest}
-            return Codec(read, byte_word, (text_of_bytes,), _SAMPLE[:longest], data, lambda token: bytes([token]))
+            read = partial(text_bytes, longest=longest)
+            data = {"kind": "bytes", "longest": longest}
+            return Codec(
+                read,
+                byte_word,
+                (text_of_bytes,),
+                _SAMPLE[:longest],
+                data,
+                lambda token: bytes([token]),
+            )
         sample = text_of_numbers([number % vocab_size for number in range(min(8, longest))])
-        read, data = partial(numbers, vocab_size=vocab_size, longest=longest), numbers_codec(vocab_size, longest)
+        read = partial(numbers, vocab_size=vocab_size, longest=longest)
+        data = numbers_codec(vocab_size, longest)
         return Codec(read, str, (text_of_numbers,), sample, data)
     if isinstance(tokenizer, Tokenizer):
-        words = tokenizer.words[: min(8, longest - 1)] if isinstance(tokenizer, WordTokenizer) else ()
-        sample = _SAMPLE if len(tokenizer.encode(_SAMPLE, MOST_CHARACTERS)) <= longest else "a"
+        if isinstance(tokenizer, WordTokenizer):
+            words = tokenizer.words[: min(8, longest - 1)]
+        else:
+            words = ()
+        if len(tokenizer.encode(_SAMPLE, MOST_CHARACTERS)) <= longest:
+            sample = _SAMPLE
+        else:
+            sample = "a"
         return Codec(
-            lambda typed: _require_length(tokenizer.encode(typed, longest if cuts else MOST_CHARACTERS), longest),
+            lambda typed: _require_length(
+                tokenizer.encode(typed, longest if cuts else MOST_CHARACTERS), longest
+            ),
             lambda token: _plain(tokenizer.pieces([token])[0], False),
             (tokenizer.decode,),
             " ".join(words) or sample,
@@ -141,12 +197,12 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *,
         )
     if isinstance(tokenizer, ReleasedTokenizer):
         return _released(tokenizer, vocab_size, longest)
-    require(
-        callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens"),
-        f"a tokenizer of type {type(tokenizer).__name__}",
-        "a tokenizer of glassformer or of transformers, or None",
-        "Pass the one that the model was trained with.",
-    )
+    if not (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens")):
+        raise InputError(
+            got=f"a tokenizer of type {type(tokenizer).__name__}",
+            expected="a tokenizer of glassformer or of transformers, or None",
+            fix="Pass the one that the model was trained with.",
+        )
 
     def encode(typed: str) -> list[int]:
         with engine_errors("the tokenizer", "it splits a text"):
@@ -154,11 +210,15 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *,
         return _require_length(tokens, longest)
 
     engine = getattr(tokenizer, "backend_tokenizer", None)
-    bytewise = "ByteLevel" in str(getattr(engine, "decoder", "")) or hasattr(tokenizer, "byte_decoder")
+    bytewise = "ByteLevel" in str(getattr(engine, "decoder", "")) or hasattr(
+        tokenizer, "byte_decoder"
+    )
 
     def word(token: int) -> str:
         piece = tokenizer.convert_ids_to_tokens(token)
-        return str(token) if piece is None else _plain(str(piece), bytewise)
+        if piece is None:
+            return str(token)
+        return _plain(str(piece), bytewise)
 
     # A generated special token has to be part of the text, or else the next step would not read it.
     join = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -166,23 +226,30 @@ def codec_of(tokenizer: Any, vocab_size: int, longest: int, text: Any = None, *,
     with engine_errors("the tokenizer", "it splits a text"):
         sample_length = len(tokenizer(_SAMPLE)["input_ids"])
     piece = lambda token: _bytes_of(str(tokenizer.convert_ids_to_tokens(token)), bytewise)  # noqa: E731
-    return Codec(encode, word, (bare, join), _SAMPLE if sample_length <= longest else "a", piece=piece)
+    return Codec(
+        encode, word, (bare, join), _SAMPLE if sample_length <= longest else "a", piece=piece
+    )
 
 
 def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Codec:
     tokenizer.require_fits(vocab_size)
-    begin, prefix = list(tokenizer.begin), tokenizer.prefix
+    begin = list(tokenizer.begin)
+    prefix = tokenizer.prefix
     special = frozenset(tokenizer.specials.values())
 
     def join(tokens: Sequence[int]) -> str:
         # No text encodes to a special token: the next step would read its name as letters.
-        shown = (token for token in tokens if token not in special and tokenizer.piece(token) is not None)
+        shown = (
+            token for token in tokens if token not in special and tokenizer.piece(token) is not None
+        )
         return "".join(tokenizer.stream(shown, prefix))
 
     return Codec(
         lambda typed: _require_length([*begin, *tokenizer.encode(typed)], longest),
         # A token may be a part of a character.
-        lambda token: visible_spaces(tokenizer.token_bytes(token).decode(errors="backslashreplace")),
+        lambda token: visible_spaces(
+            tokenizer.token_bytes(token).decode(errors="backslashreplace")
+        ),
         (join,),
         _SAMPLE if len(begin) + len(tokenizer.encode(_SAMPLE)) <= longest else "a",
         piece=tokenizer.token_bytes,
@@ -190,8 +257,12 @@ def _released(tokenizer: ReleasedTokenizer, vocab_size: int, longest: int) -> Co
 
 
 def _require_length(tokens: list[int], longest: int) -> list[int]:
-    fix = "Shorten the text." if tokens else "Type something."
-    require(1 <= len(tokens) <= longest, f"{len(tokens):,} tokens", f"1 to {longest:,}", fix)
+    if not 1 <= len(tokens) <= longest:
+        raise InputError(
+            got=f"{len(tokens):,} tokens",
+            expected=f"1 to {longest:,}",
+            fix="Shorten the text." if tokens else "Type something.",
+        )
     return tokens
 
 
@@ -224,18 +295,39 @@ def tokens_in(text: Any) -> list[int] | None:
         return None
     if isinstance(text, Tensor | np.ndarray):
         one = text.ndim == 1 or (text.ndim == 2 and len(text) == 1)
-        require(one, f"tokens of shape {list(text.shape)}", "one text", "Take one row.")
+        if not one:
+            raise InputError(
+                got=f"tokens of shape {list(text.shape)}",
+                expected="one text",
+                fix="Take one row.",
+            )
         text = text.reshape(-1).tolist()
-    expected, fix = "a string, or tokens in a list, an array or a tensor", "Pass text='...' or text=[1, 2, 3]."
-    require(isinstance(text, list), f"text of type {type(text).__name__}", expected, fix)
+    expected = "a string, or tokens in a list, an array or a tensor"
+    fix = "Pass text='...' or text=[1, 2, 3]."
+    if not isinstance(text, list):
+        raise InputError(
+            got=f"text of type {type(text).__name__}",
+            expected=expected,
+            fix=fix,
+        )
     wrong = [token for token in text if isinstance(token, bool) or not isinstance(token, Integral)]
-    require(not wrong, f"{short(str(wrong[:1]))} among tokens", "whole numbers", fix)
+    if wrong:
+        raise InputError(
+            got=f"{short(str(wrong[:1]))} among tokens",
+            expected="whole numbers",
+            fix=fix,
+        )
     return list(map(int, text))
 
 
 def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str:
     """A text that encodes to exactly these tokens, from the first of ``joins`` that gives one."""
-    require(len(tokens) > 0, "no tokens", "at least one", "Pass text=[1, 2, 3].")
+    if len(tokens) <= 0:
+        raise InputError(
+            got="no tokens",
+            expected="at least one",
+            fix="Pass text=[1, 2, 3].",
+        )
     asked = one_line(str(list(tokens)), _LONGEST_LIST)
     got = f"the tokens {asked}, which have no text"
     for text in filter(None, (join(tokens) for join in joins)):
@@ -244,26 +336,48 @@ def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str
             return text
         got = f"the tokens {asked}, whose text {short(text)} is read as {one_line(str(again), _LONGEST_LIST)}"
     expected = "the tokens of a text, since the page shows texts"
-    raise InputError(got, expected, "Pass the text, or no tokenizer: then the text is token numbers.")
+    raise InputError(
+        got, expected, "Pass the text, or no tokenizer: then the text is token numbers."
+    )
 
 
 def require_text(text: str) -> str:
     """``text``, if the page can show it."""
-    count = f"a text of {len(text):,} characters"
-    require(0 < len(text) <= MOST_CHARACTERS, count, f"1 to {MOST_CHARACTERS:,}", "Pass text='...'.")
+    if not 0 < len(text) <= MOST_CHARACTERS:
+        raise InputError(
+            got=f"a text of {len(text):,} characters",
+            expected=f"1 to {MOST_CHARACTERS:,}",
+            fix="Pass text='...'.",
+        )
     found = halves(text)
-    require(not found, f"a text with {found[:1]!a}, half of a surrogate pair", "whole characters", "Remove it.")
+    if found:
+        raise InputError(
+            got=f"a text with {found[:1]!a}, half of a surrogate pair",
+            expected="whole characters",
+            fix="Remove it.",
+        )
     return text
 
 
 def halves(text: str) -> list[str]:
-    """The halves of surrogate pairs in a text: Python's form of bytes that are not UTF-8, which no page can contain."""
+    """The halves of surrogate pairs in a text: Python's form of bytes that are not UTF-8, which no
+    page can contain.
+    """
     return [each for each in text if "\ud800" <= each <= "\udfff"]
 
 
 def units_of(source: Any) -> list[str]:
-    """The units of an encoder's input, a list, an array or a tensor: the numbers of one get ``=`` between them."""
+    """The units of an encoder's input, a list, an array or a tensor: the numbers of one get ``=``
+    between them.
+    """
     if isinstance(source, Tensor | np.ndarray):
         source = source.tolist()
-    require(isinstance(source, list), f"source of type {type(source).__name__}", "a list", "Pass [1, 2, 3].")
-    return ["=".join(map(str, unit)) if isinstance(unit, list | tuple) else str(unit) for unit in source]
+    if not isinstance(source, list):
+        raise InputError(
+            got=f"source of type {type(source).__name__}",
+            expected="a list",
+            fix="Pass [1, 2, 3].",
+        )
+    return [
+        "=".join(map(str, unit)) if isinstance(unit, list | tuple) else str(unit) for unit in source
+    ]

@@ -5,7 +5,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer.loading.loaded_model import LoadedHead, LoadedProgram, ModelEntry
 from glassformer.explorer.messages import ModelCard, Origin
 from glassformer.handcraft.single_head import HeadWeights
@@ -18,15 +18,26 @@ from glassformer.programs.model import CompiledProgram
 from glassformer.programs.source import program_source
 from glassformer.text import one_line
 
-_LONGEST_TITLE, _LONGEST_TEXT = 60, 12
+_LONGEST_TITLE = 60
+_LONGEST_TEXT = 12
 
 
 def head_card(
-    name: str, task: Task, title: str, about: str, text: str, samples: Sequence[str] = (), *, origin: Origin
+    name: str,
+    task: Task,
+    title: str,
+    about: str,
+    text: str,
+    samples: Sequence[str] = (),
+    *,
+    origin: Origin,
 ) -> ModelCard:
     """The card of a head with a task."""
     letters = task.space.letters
-    listed = letters[0] if len(letters) == 1 else f"{', '.join(letters[:-1])} and {letters[-1]}"
+    if len(letters) == 1:
+        listed = letters[0]
+    else:
+        listed = f"{', '.join(letters[:-1])} and {letters[-1]}"
     return ModelCard(
         name=name,
         title=title,
@@ -46,26 +57,38 @@ def first_text(task: Task) -> str:
     return "".join(task.space.letters)[: task.space.max_len]
 
 
-def head_model(card: ModelCard, task: Task, weights: HeadWeights, why: Mapping[str, str] | None = None) -> LoadedHead:
+def head_model(
+    card: ModelCard, task: Task, weights: HeadWeights, why: Mapping[str, str] | None = None
+) -> LoadedHead:
     """A head with a task; reasons for matrices that it does not have are dropped."""
     reasons = {name: reason for name, reason in (why or {}).items() if name in weights.matrices}
     return LoadedHead(card, task, weights, MappingProxyType(reasons))
 
 
 def fitting_task(weights: HeadWeights) -> Task:
-    """The built-in task that a head is proved to solve, or else the first whose letters and outputs it fits."""
+    """The built-in task that a head is proved to solve, or else the first whose letters and outputs
+    it fits.
+    """
     fitting = []
     for task in (make() for make in TASKS.values()):
         with suppress(InputError):
             require_fits(weights, task)
             if task.description:
                 fitting.append(task)
-    require(
-        len(fitting) > 0,
-        f"weights for inputs of {weights.input_dim} and outputs of {weights.v_dim} numbers, which no built-in task has",
-        f"weights for one of {', '.join(TASKS)} with the letters ABC, or a task of your own",
-        "Write the task to a file task.json in the directory of the weights, as for 'glassformer verify'.",
-    )
+    if len(fitting) <= 0:
+        raise InputError(
+            got=(
+                f"weights for inputs of {weights.input_dim} and outputs of {weights.v_dim} "
+                "numbers, which no built-in task has"
+            ),
+            expected=(
+                f"weights for one of {', '.join(TASKS)} with the letters ABC, or a task of your own"
+            ),
+            fix=(
+                "Write the task to a file task.json in the directory of the weights, as for "
+                "'glassformer verify'."
+            ),
+        )
     return next((task for task in fitting if verify(weights, task).holds), fitting[0])
 
 
@@ -76,10 +99,14 @@ def library_entry(name: str, texts: Mapping[str, Any]) -> ModelEntry:
     about = f"{one_line(example.about).capitalize()}: a program compiled into a transformer. No weight was trained."
     domains = Domains(example.vocabulary, example.max_len, example.causal)
     code = program_source(name)
-    card = _program_card(f"program-{name}", domains, title, about, origin="shipped", code=code, **texts)
+    card = _program_card(
+        f"program-{name}", domains, title, about, origin="shipped", code=code, **texts
+    )
 
     def opened() -> LoadedProgram:
-        model = compile_program(example.program, example.vocabulary, example.max_len, causal=example.causal)
+        model = compile_program(
+            example.program, example.vocabulary, example.max_len, causal=example.causal
+        )
         return LoadedProgram(card, model)
 
     return ModelEntry(card, opened)
@@ -91,7 +118,9 @@ def program_model(
     """A compiled program in memory, or from a file, then without its definition."""
     short = one_line(title, _LONGEST_TITLE)
     about = f"A program compiled into a transformer: {one_line(model.name, _LONGEST_TITLE)}."
-    return LoadedProgram(_program_card(name, model.domains, short, about, origin=origin, text=text), model)
+    return LoadedProgram(
+        _program_card(name, model.domains, short, about, origin=origin, text=text), model
+    )
 
 
 def _program_card(
@@ -110,7 +139,10 @@ def _program_card(
     words = [str(token) for token in domains.vocabulary]
     between = "" if all(len(word) == 1 for word in words) else " "
     first = between.join((words * _LONGEST_TEXT)[: min(domains.max_len, _LONGEST_TEXT)])
-    listed = ", ".join(words) if len(words) <= 20 else f"{', '.join(words[:10])} ... {words[-1]}"
+    if len(words) <= 20:
+        listed = ", ".join(words)
+    else:
+        listed = f"{', '.join(words[:10])} ... {words[-1]}"
     return ModelCard(
         name=name,
         title=title,

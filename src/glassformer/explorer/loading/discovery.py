@@ -12,11 +12,22 @@ from glassformer.checkpoints.decoders import require_kind
 from glassformer.checkpoints.gguf_file import is_gguf
 from glassformer.checkpoints.store import KNOWN
 from glassformer.checkpoints.tensor_files import ADAPTER_FILE, CONFIG_FILE, read_json
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer.loading.bundled import bundled
-from glassformer.explorer.loading.designed import first_text, fitting_task, head_card, head_model, program_model
+from glassformer.explorer.loading.designed import (
+    first_text,
+    fitting_task,
+    head_card,
+    head_model,
+    program_model,
+)
 from glassformer.explorer.loading.loaded_model import ModelEntry, entry_of
-from glassformer.explorer.loading.stored_models import Place, installed_models, language_model, stored_entry
+from glassformer.explorer.loading.stored_models import (
+    Place,
+    installed_models,
+    language_model,
+    stored_entry,
+)
 from glassformer.files import local_path
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.task_files import read_task
@@ -40,7 +51,8 @@ def list_models(named: Path | str | None = None) -> list[ModelEntry]:
     """The named model, the bundled models, and language models from installed packages.
 
     Args:
-        named: The name of a bundled model, which is then listed first; or what :func:`entries_at` takes.
+        named: The name of a bundled model, which is then listed first; or what :func:`entries_at`
+            takes.
     """
     listed = bundled()
     taken = {entry.card.name for entry in listed}
@@ -49,25 +61,37 @@ def list_models(named: Path | str | None = None) -> list[ModelEntry]:
         named = None
     first = [] if named is None else entries_at(named, taken)
     taken |= {entry.card.name for entry in first}
-    return [*first, *listed, *(entry for entry in installed_models() if entry.card.name not in taken)]
+    return [
+        *first,
+        *listed,
+        *(entry for entry in installed_models() if entry.card.name not in taken),
+    ]
 
 
 def entries_at(path: Path | str, taken: Set[str] = frozenset()) -> list[ModelEntry]:
-    """The models at ``path``: a run, a checkpoint, a GGUF file or the weights of a head, or a directory of several.
+    """The models at ``path``: a run, a checkpoint, a GGUF file or the weights of a head, or a
+    directory of several.
 
     ``taken`` are names of other models.
     """
     path = local_path(path)
-    there, name = os.path.lexists(path), str(path)
+    there = os.path.lexists(path)
+    name = str(path)
     in_gguf = path.is_file() and (_GGUF.search(path.name) is not None or is_gguf(path))
     if name in KNOWN or in_gguf or (not there and _ON_HUB.fullmatch(name)):
         return [language_model(name, _free(_slug(path.name), taken))]
-    require(
-        there,
-        f"{shown(path)}, which does not exist",
-        "a run, a checkpoint, a GGUF file, the weights of a head, or the name of a model",
-        known_name(name, [*KNOWN, *(entry.card.name for entry in bundled())]) if "/" not in name else "Check the path.",
-    )
+    if not there:
+        raise InputError(
+            got=f"{shown(path)}, which does not exist",
+            expected=(
+                "a run, a checkpoint, a GGUF file, the weights of a head, or the name of a model"
+            ),
+            fix=(
+                known_name(name, [*KNOWN, *(entry.card.name for entry in bundled())])
+                if "/" not in name
+                else "Check the path."
+            ),
+        )
     title = path.resolve().name
     place = Place(path, _free(_slug(title), taken), title)
     if path.is_file():
@@ -80,12 +104,18 @@ def entries_at(path: Path | str, taken: Set[str] = frozenset()) -> list[ModelEnt
         config = read_json(path / CONFIG_FILE)
         if "model_type" in config:
             require_kind(config, path)
-    require(
-        len(inside) > 0,
-        f"{shown(path)}, which holds no model",
-        "a run of a lab or of 'glassformer train', a model's directory, a head or a compiled program",
-        "Correct the path, or name a GGUF file itself. In Python explore() also takes a model.",
-    )
+    if len(inside) <= 0:
+        raise InputError(
+            got=f"{shown(path)}, which holds no model",
+            expected=(
+                "a run of a lab or of 'glassformer train', a model's directory, a head or a "
+                "compiled program"
+            ),
+            fix=(
+                "Correct the path, or name a GGUF file itself. In Python explore() also takes a "
+                "model."
+            ),
+        )
     return inside
 
 
@@ -95,11 +125,12 @@ def find_models(
     apart: Path | None = None,
     known: dict[Path, str] | None = None,
 ) -> list[ModelEntry]:
-    """Every model in a directory and those within it, in the order of their paths; damaged ones are skipped.
+    """Every model in a directory and those within it, in the order of their paths; damaged ones are
+    skipped.
 
-    Heads are found by their names: ``head.json`` and ``head.npz``; files named after a built-in task, such as
-    ``unique.npz``; and, if they hold a head, files whose name contains a task's. Compiled programs are found by how
-    their files begin.
+    Heads are found by their names: ``head.json`` and ``head.npz``; files named after a built-in
+    task, such as ``unique.npz``; and, if they hold a head, files whose name contains a task's.
+    Compiled programs are found by how their files begin.
 
     Each directory or file that was skipped is reported on stderr.
 
@@ -110,14 +141,20 @@ def find_models(
     """
     directory = local_path(directory)
     left_out = None if apart is None else apart.resolve()
-    names, found = {} if known is None else known, []
+    names = {} if known is None else known
+    found = []
     for path in _directories(directory):
         if left_out is not None and path.resolve().is_relative_to(left_out):
             continue
         relative = path.relative_to(directory)
-        short = Path(*(part for part in relative.parts if part not in ("trainings", "encoder"))) or relative
+        short = (
+            Path(*(part for part in relative.parts if part not in ("trainings", "encoder")))
+            or relative
+        )
         title = str(short) if short.parts else directory.name
-        place = Place(path, names.get(path) or _free(_slug(title), {*taken, *names.values()}), title)
+        place = Place(
+            path, names.get(path) or _free(_slug(title), {*taken, *names.values()}), title
+        )
         try:
             entry = stored_entry(place)
         except InputError as error:
@@ -134,7 +171,8 @@ def find_models(
                 found.append(_head(place))
                 names[file] = place.name
             except InputError as error:
-                # A name that only holds a task's, as unique-notes.json, may be that of a file of another kind.
+                # A name that only holds a task's, as unique-notes.json, may be that of a file of
+                # another kind.
                 if file.stem == "head" or file.stem in TASKS or is_program_file(file):
                     _warn(f"skipped {shown(file)}: {one_line(str(error))}")
         if len(found) >= MOST_FOUND:
@@ -152,9 +190,15 @@ def _directories(top: Path) -> Iterator[Path]:
     for seen, (here, inside, _) in enumerate(os.walk(top), start=1):
         path = Path(here)
         depth = len(path.relative_to(top).parts)
-        skipped = _INSIDE if (path / "config.json").is_file() or (path / "lab.json").is_file() else ()
+        skipped: tuple[str, ...]
+        if (path / "config.json").is_file() or (path / "lab.json").is_file():
+            skipped = _INSIDE
+        else:
+            skipped = ()
         inside[:] = sorted(
-            name for name in inside if depth < _DEEPEST and not name.startswith(".") and name not in skipped
+            name
+            for name in inside
+            if depth < _DEEPEST and not name.startswith(".") and name not in skipped
         )
         yield path
         if seen >= _MOST_DIRECTORIES:
@@ -163,18 +207,24 @@ def _directories(top: Path) -> Iterator[Path]:
 
 
 def _head_files(path: Path) -> list[Path]:
-    """Compiled programs, and files named like the weights of a head: ``head.json``, or after a task, ``unique.npz``."""
+    """Compiled programs, and files named like the weights of a head: ``head.json``, or after a
+    task, ``unique.npz``.
+    """
     with suppress(OSError):
         files = (file for file in path.iterdir() if file.suffix in _HEAD_FILES and file.is_file())
         return sorted(
-            file for file in files if file.stem == "head" or _task_named(file.stem) is not None or is_program_file(file)
+            file
+            for file in files
+            if file.stem == "head" or _task_named(file.stem) is not None or is_program_file(file)
         )
     return []
 
 
 def _head(place: Place) -> ModelEntry:
     if is_program_file(place.path):
-        return entry_of(program_model(load_program(place.path), place.name, place.title, origin="run"))
+        return entry_of(
+            program_model(load_program(place.path), place.name, place.title, origin="run")
+        )
     weights = read_head(place.path)
     task = _task_of(place.path, weights)
     about = f"A head with the weights in {place.path.name}. The task: {task.summary}."
@@ -183,8 +233,11 @@ def _head(place: Place) -> ModelEntry:
 
 
 def _task_of(path: Path, weights: HeadWeights) -> Task:
-    """The task of weights: from the file task.json in their directory, from their name, or the one that they fit."""
-    file, named = path.parent / "task.json", _task_named(path.stem)
+    """The task of weights: from the file task.json in their directory, from their name, or the one
+    that they fit.
+    """
+    file = path.parent / "task.json"
+    named = _task_named(path.stem)
     if file.is_file():
         task = read_task(file)
     elif named is not None:
@@ -209,4 +262,6 @@ def _slug(text: str) -> str:
 def _free(name: str, taken: Set[str]) -> str:
     if name not in taken:
         return name
-    return next(f"{name}-{number}" for number in range(2, len(taken) + 3) if f"{name}-{number}" not in taken)
+    return next(
+        f"{name}-{number}" for number in range(2, len(taken) + 3) if f"{name}-{number}" not in taken
+    )

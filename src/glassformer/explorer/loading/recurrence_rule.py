@@ -10,13 +10,18 @@ from jaxtyping import Int
 from glassformer.data.recurrence import RecurrenceConfig
 
 SURE = 0.95
-"""A rule is reported if it and equally good rules with the same continuation are more probable than this."""
+"""A rule is reported if it and equally good rules with the same continuation are more probable than
+this.
+"""
 
 _SLIP = 1e-3
-"""The probability of a number that no rule explains, such as a typing error or a model's wrong token."""
+"""The probability of a number that no rule explains, such as a typing error or a model's wrong
+token.
+"""
 _MOST_RULES = 1 << 14
 _MOST_COMPARED = 1 << 22
-"""Largest number of rules times different steps; each takes some 30 bytes during the computation."""
+"""Largest number of rules times different steps; each takes some 30 bytes during the computation.
+"""
 
 
 # Cached because it is called for every candidate for the next number.
@@ -25,20 +30,25 @@ def likely_coefficients(tokens: Sequence[int], config: RecurrenceConfig) -> tupl
     """The coefficients that most probably generated the numbers, oldest place first.
 
     Computed from the posterior over all coefficients under a uniform prior; each step follows
-    :mod:`glassformer.data.recurrence`, except for one error in a thousand. Several rules can generate the same numbers,
-    such as 1 3 2 6 4 5 modulo 7; if all that are as good as the best give the same next number, the one with the fewest
-    terms is returned. None if that is uncertain, or if there are too many rules and numbers to compare.
+    :mod:`glassformer.data.recurrence`, except for one error in a thousand. Several rules can
+    generate the same numbers, such as 1 3 2 6 4 5 modulo 7; if all that are as good as the best
+    give the same next number, the one with the fewest terms is returned. None if that is uncertain,
+    or if there are too many rules and numbers to compare.
     """
-    order, size = config.order, config.vocab_size
+    order = config.order
+    size = config.vocab_size
     if len(tokens) <= order:
         return None
     numbers = np.asarray(tokens, dtype=np.int64)
     steps = np.lib.stride_tricks.sliding_window_view(numbers, order)[:-1]
     # States repeat, so each distinct step is computed once.
-    different, times = np.unique(np.column_stack([steps, numbers[order:]]), axis=0, return_counts=True)
+    different, times = np.unique(
+        np.column_stack([steps, numbers[order:]]), axis=0, return_counts=True
+    )
     if size**order > _MOST_RULES or size**order * len(different) > _MOST_COMPARED:
         return None
-    states, following = different[:, :-1], different[:, -1]
+    states = different[:, :-1]
+    following = different[:, -1]
     rules: Int[np.ndarray, "rule place"] = np.indices((size,) * order).reshape(order, -1).T
     by_rule = (rules @ states.T) % size == following
     by_increment = (states[:, -1] + 1) % size == following
@@ -49,7 +59,10 @@ def likely_coefficients(tokens: Sequence[int], config: RecurrenceConfig) -> tupl
     following_now = (rules[best] @ numbers[-order:]) % size
     if posterior[best].sum() / posterior.sum() <= SURE or len(np.unique(following_now)) > 1:
         return None
-    return min((tuple(rules[rule].tolist()) for rule in best), key=lambda rule: (np.count_nonzero(rule), rule))
+    return min(
+        (tuple(rules[rule].tolist()) for rule in best),
+        key=lambda rule: (np.count_nonzero(rule), rule),
+    )
 
 
 def rule_in_words(tokens: Sequence[int], config: RecurrenceConfig) -> str | None:
@@ -67,11 +80,16 @@ def rule_in_words(tokens: Sequence[int], config: RecurrenceConfig) -> str | None
 
 
 def may_follow(tokens: Sequence[int], candidate: int, config: RecurrenceConfig) -> bool | None:
-    """Whether a number may come next: by the rule, or as the last one plus 1; None if the rule is uncertain."""
+    """Whether a number may come next: by the rule, or as the last one plus 1; None if the rule is
+    uncertain.
+    """
     coefficients = likely_coefficients(tokens, config)
     if coefficients is None:
         return None
-    state, size = tokens[-config.order :], config.vocab_size
-    by_rule = sum(factor * number for factor, number in zip(coefficients, state, strict=True)) % size
+    state = tokens[-config.order :]
+    size = config.vocab_size
+    by_rule = (
+        sum(factor * number for factor, number in zip(coefficients, state, strict=True)) % size
+    )
     by_increment = (state[-1] + 1) % size
     return candidate == by_rule or (config.next_prob > 0 and candidate == by_increment)

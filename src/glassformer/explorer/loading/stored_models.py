@@ -1,7 +1,9 @@
-"""Models stored in directories: training runs, classifiers, and checkpoints of encoders and decoders.
+"""Models stored in directories: training runs, classifiers, and checkpoints of encoders and
+decoders.
 
-The kind of a directory follows from its files and its ``config.json``, which are read when the directory is found; the
-weights are read when the model is opened. Nothing is allocated before the stored tensors are known to fit the model.
+The kind of a directory follows from its files and its ``config.json``, which are read when the
+directory is found; the weights are read when the model is opened. Nothing is allocated before the
+stored tensors are known to fit the model.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -16,17 +18,34 @@ import torch
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.families import family_in
 from glassformer.checkpoints.store import KNOWN, build, open_model
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, run_places, run_weights, stored_tensors
+from glassformer.checkpoints.tensor_files import (
+    CONFIG_FILE,
+    read_json,
+    run_places,
+    run_weights,
+    stored_tensors,
+)
 from glassformer.classifier import load_classifier
 from glassformer.data import lookup
 from glassformer.data.in_context_lookup import LookupConfig
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.data.released_tokenizer import TOKENIZER_FILE, ReleasedTokenizer, tokenizer_beside, tokenizer_places
+from glassformer.data.released_tokenizer import (
+    TOKENIZER_FILE,
+    ReleasedTokenizer,
+    tokenizer_beside,
+    tokenizer_places,
+)
 from glassformer.data.subword import SubwordTokenizer, load_subwords
 from glassformer.data.tokenizer import MAX_LEN
-from glassformer.errors import InputError, first_line, require
+from glassformer.errors import InputError, first_line
 from glassformer.explorer.loading.loaded_model import LoadedModel, ModelEntry
-from glassformer.explorer.loading.task_models import Model, course_model, facts_model, load_exact, recurrence_model
+from glassformer.explorer.loading.task_models import (
+    Model,
+    course_model,
+    facts_model,
+    load_exact,
+    recurrence_model,
+)
 from glassformer.explorer.loading.wrapping import wrap_model
 from glassformer.explorer.messages import MOST_TOKENS, Kind, ModelCard, View
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -37,7 +56,9 @@ _REVIEW = "A slow start, but the ending is wonderful."
 _NUMBERS = "1 2 3 5 1 6 0 6"
 _BYTES_OF = "Once upon a time"
 OPENING = "When Mary and John went to the store, John gave a drink to"
-"""The initial text of language models: it ends with the name that does not return (Wang et al. 2022)."""
+"""The initial text of language models: it ends with the name that does not return (Wang et al.
+2022).
+"""
 FLIPPED = OPENING.replace("John gave", "Mary gave")
 """Of as many tokens, with the other name as its answer."""
 _TOKENS = "1 2 3", "token numbers between spaces"
@@ -60,13 +81,18 @@ def stored_entry(place: Place) -> ModelEntry | None:
         return None
     config = read_json(path / CONFIG_FILE)
     if "training" in config and isinstance(config.get("description"), dict):
-        found = (reader(place, config["description"]) for reader in (_in_context, _lookup_course, _trained_decoder))
+        found = (
+            reader(place, config["description"])
+            for reader in (_in_context, _lookup_course, _trained_decoder)
+        )
         entry = next((each for each in found if each is not None), None)
         if entry is not None:
             stored_tensors(run_weights(path))
     else:
         entry = _checkpoint(place, config)
-    return None if entry is None else replace(entry, stamp=lambda: stamp_of(path), afresh=lambda: stored_entry(place))
+    if entry is None:
+        return None
+    return replace(entry, stamp=lambda: stamp_of(path), afresh=lambda: stored_entry(place))
 
 
 def _in_context(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
@@ -78,20 +104,33 @@ def _in_context(place: Place, description: Mapping[str, Any]) -> ModelEntry | No
 
     data = _described(place.path, LookupConfig, recipe.get("data", {}))
     made = _described(place.path, InContextRecipe, {**recipe, "data": data})
-    keys, values = [f"k{key}" for key in range(data.num_keys)], [f"v{value}" for value in range(data.num_values)]
-    facts = [(keys[3 * number % data.num_keys], values[number]) for number in range(min(6, data.most_facts))]
+    keys = [f"k{key}" for key in range(data.num_keys)]
+    values = [f"v{value}" for value in range(data.num_values)]
+    facts = [
+        (keys[3 * number % data.num_keys], values[number])
+        for number in range(min(6, data.most_facts))
+    ]
     slots = made.encoding == "slots"
-    units = [f"{key}={value}" for key, value in facts] if slots else [word for fact in facts for word in fact]
-    order = "The model knows the order of the facts." if made.encoding == "positions" else "Their order is irrelevant."
+    if slots:
+        units = [f"{key}={value}" for key, value in facts]
+    else:
+        units = [word for fact in facts for word in fact]
+    if made.encoding == "positions":
+        order = "The model knows the order of the facts."
+    else:
+        order = "Their order is irrelevant."
     about = (
-        f"The lookup lab's recipe {made.name!r}: it reads unseen facts, written as {made.encoding}, and answers "
+        f"The lookup lab's recipe {made.name!r}: it reads unseen facts, written as "
+        f"{made.encoding}, and answers "
         f"for the key that is asked. {order}"
     )
     help_text = "a key, which asks for its value"
     card = _card(place, "encoder_decoder", about, _LOOKUP_VIEWS, keys[0], help_text, source=units)
 
     def opened() -> LoadedModel:
-        return facts_model(card, filled(place.path, lambda: build_model(made, 0), 2), keys, values, slots=slots)
+        return facts_model(
+            card, filled(place.path, lambda: build_model(made, 0), 2), keys, values, slots=slots
+        )
 
     return ModelEntry(card, opened)
 
@@ -99,31 +138,50 @@ def _in_context(place: Place, description: Mapping[str, Any]) -> ModelEntry | No
 def _lookup_course(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
     """A run of the lookup course's encoder-decoder."""
     model = description.get("model")
-    if not isinstance(model, dict) or "num_encoder_layers" not in model or "samples" not in description:
+    if (
+        not isinstance(model, dict)
+        or "num_encoder_layers" not in model
+        or "samples" not in description
+    ):
         return None
     config = _described(place.path, EncoderDecoderConfig, model)
     about = "The lookup course's model: it reads five words in any order and writes the value of the key among them."
     if config.source_positions != "none":
         about += " This model's encoder knows positions, so the order may change the answer."
-    source, words = ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"], list(lookup.VOCAB)
+    source = ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"]
+    words = list(lookup.VOCAB)
     help_text = "what the decoder has written so far, usually nothing; the question is in the words that Scramble shows"
-    card = _card(place, "encoder_decoder", about, _LOOKUP_VIEWS, "", help_text, source=source, words=words)
+    card = _card(
+        place, "encoder_decoder", about, _LOOKUP_VIEWS, "", help_text, source=source, words=words
+    )
     layers = config.num_encoder_layers + config.num_decoder_layers
-    return ModelEntry(card, lambda: course_model(card, filled(place.path, lambda: EncoderDecoder(config), layers)))
+    return ModelEntry(
+        card, lambda: course_model(card, filled(place.path, lambda: EncoderDecoder(config), layers))
+    )
 
 
 def _trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
     """A run of ``glassformer train``."""
-    model, data = description.get("model"), description.get("data")
-    if not (isinstance(model, dict) and isinstance(data, dict) and data.get("kind") in ("text", "recurrence")):
+    model = description.get("model")
+    data = description.get("data")
+    if not (
+        isinstance(model, dict)
+        and isinstance(data, dict)
+        and data.get("kind") in ("text", "recurrence")
+    ):
         return None
     config = decoders.read_decoder_config(place.path)
     load = partial(decoders.load_decoder, place.path, dtype=torch.float32)
-    longest, experts = min(config.max_seq_len, MOST_TOKENS), config.num_experts is not None
+    longest = min(config.max_seq_len, MOST_TOKENS)
+    experts = config.num_experts is not None
     if data["kind"] == "recurrence":
         about = "Trained by 'glassformer train' or the gpt-oss lab on numbers that follow a hidden rule."
         help_text = f"numbers from 0 to {config.vocab_size - 1} between spaces"
-        rule = _described(place.path, RecurrenceConfig, {name: each for name, each in data.items() if name != "kind"})
+        rule = _described(
+            place.path,
+            RecurrenceConfig,
+            {name: each for name, each in data.items() if name != "kind"},
+        )
         card = _decoder_card(place, experts, about, _NUMBERS, help_text)
         return ModelEntry(card, lambda: recurrence_model(card, load(), rule, longest))
     about = f"Trained by 'glassformer train' on the bytes of {Path(str(data.get('path', 'a text'))).name}."
@@ -132,7 +190,9 @@ def _trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry
 
 
 def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
-    path, kind, family = place.path, config.get("model_type"), family_in(config)
+    path = place.path
+    kind = config.get("model_type")
+    family = family_in(config)
     own = kind == decoders.OWN
     is_classifier = (path / "classes.json").is_file() and (path / "tokenizer.json").is_file()
     is_decoder = family is not None or own
@@ -146,9 +206,16 @@ def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
         return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
     if not is_decoder:
         has_tokenizer = _has_tokenizer(path)
-        text, help_text = (_REVIEW, "any text, of which as much is read as fits") if has_tokenizer else _TOKENS
+        text, help_text = (
+            (_REVIEW, "any text, of which as much is read as fits") if has_tokenizer else _TOKENS
+        )
         card = _card(
-            place, "encoder", "An encoder of the BERT family, or of glassformer.", ["attention"], text, help_text
+            place,
+            "encoder",
+            "An encoder of the BERT family, or of glassformer.",
+            ["attention"],
+            text,
+            help_text,
         )
 
         def encoder() -> LoadedModel:
@@ -161,44 +228,65 @@ def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
     about = f"A {'glassformer' if family is None else family.name} checkpoint: a decoder"
     about += " with a mixture of experts." if experts else "."
     released = any((folder / TOKENIZER_FILE).is_file() for folder in tokenizer_places(path))
-    text, help_text = (_BYTES_OF, "any text") if released or (own and _has_tokenizer(path)) else _TOKENS
+    text, help_text = (
+        (_BYTES_OF, "any text") if released or (own and _has_tokenizer(path)) else _TOKENS
+    )
     card = _decoder_card(place, experts, about, text, help_text)
 
     def decoder() -> LoadedModel:
         # As it is stored: packed experts stay packed.
         model = decoders.load_decoder(path)
-        return replace(wrap_model(model, text, _own_tokenizer(path) if own else tokenizer_beside(path)), card=card)
+        return replace(
+            wrap_model(model, text, _own_tokenizer(path) if own else tokenizer_beside(path)),
+            card=card,
+        )
 
     return ModelEntry(card, decoder)
 
 
 def language_model(source: str, name: str) -> ModelEntry:
-    """What :func:`~glassformer.checkpoints.store.open_model` opens: a GGUF file, or a model with a name."""
+    """What :func:`~glassformer.checkpoints.store.open_model` opens: a GGUF file, or a model with a
+    name.
+    """
     stored = open_model(source)
     place = Place(stored.path, name, stored.name)
     longest = min(stored.config.max_seq_len, MOST_TOKENS)
     text, help_text = _TOKENS
     if stored.tokenizer is not None:
-        text, help_text = OPENING, f"any text of up to {longest:,} tokens"
-    card = _decoder_card(place, stored.config.num_experts is not None, f"{stored.about}.", text, help_text)
-    return ModelEntry(card, lambda: replace(wrap_model(build(stored), text, stored.tokenizer), card=card))
+        text = OPENING
+        help_text = f"any text of up to {longest:,} tokens"
+    card = _decoder_card(
+        place, stored.config.num_experts is not None, f"{stored.about}.", text, help_text
+    )
+    return ModelEntry(
+        card, lambda: replace(wrap_model(build(stored), text, stored.tokenizer), card=card)
+    )
 
 
 def installed_models() -> list[ModelEntry]:
-    """The language models of :data:`KNOWN` that packages hold; no file is read before one is opened."""
+    """The language models of :data:`KNOWN` that packages hold; no file is read before one is
+    opened.
+    """
     entries = []
     for name, known in KNOWN.items():
         if known.packages and all(find_spec(package) is not None for package, _ in known.packages):
             place = Place(Path(known.file or name), name, name)
             about = f"A language model of {byte_size(known.nbytes or 0)}. Licence: {known.licence}."
-            card = _decoder_card(place, False, about, OPENING, f"any text of up to {MOST_TOKENS:,} tokens")
-            opened = lambda card=card: replace(language_model(card.name, card.name).open(), card=card)  # noqa: E731
+            card = _decoder_card(
+                place, False, about, OPENING, f"any text of up to {MOST_TOKENS:,} tokens"
+            )
+
+            def opened(card: ModelCard = card) -> LoadedModel:
+                return replace(language_model(card.name, card.name).open(), card=card)
+
             entries.append(ModelEntry(card, opened))
     return entries
 
 
 def _own_tokenizer(path: Path) -> SubwordTokenizer | ReleasedTokenizer | None:
-    """Of a decoder in our own layout: one that was trained here, or the one of the model that it was converted from."""
+    """Of a decoder in our own layout: one that was trained here, or the one of the model that it
+    was converted from.
+    """
     try:
         return load_subwords(path)
     except InputError:
@@ -212,7 +300,9 @@ def _has_tokenizer(path: Path) -> bool:
     return any((path / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
 
 
-def _card(place: Place, kind: Kind, about: str, views: list[View], text: str, help_text: str, **more: Any) -> ModelCard:
+def _card(
+    place: Place, kind: Kind, about: str, views: list[View], text: str, help_text: str, **more: Any
+) -> ModelCard:
     own: dict[str, Any] = {"name": place.name, "title": place.title, "kind": kind, "origin": "run"}
     return ModelCard(**own, about=about, views=views, text=text, input_help=help_text, **more)
 
@@ -222,7 +312,9 @@ def _decoder_card(place: Place, experts: bool, about: str, text: str, help_text:
     if experts:
         views.insert(3, "experts")
     card = _card(place, "decoder", about, views, text, help_text)
-    return card.model_copy(update={"second": FLIPPED}) if text == OPENING else card
+    if text == OPENING:
+        return card.model_copy(update={"second": FLIPPED})
+    return card
 
 
 def _described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
@@ -231,11 +323,14 @@ def _described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
         return kind(**values)
     except (InputError, TypeError, AttributeError) as error:
         fix = "Use the version of glassformer that wrote it, or train again."
-        raise InputError(f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", fix) from error
+        raise InputError(
+            f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", fix
+        ) from error
 
 
 def stamp_of(directory: Path) -> Hashable:
-    """A value that changes when the weights in a directory, or the best ones of the run in it, are overwritten.
+    """A value that changes when the weights in a directory, or the best ones of the run in it, are
+    overwritten.
 
     None: there are no weights at the moment.
     """
@@ -245,18 +340,30 @@ def stamp_of(directory: Path) -> Hashable:
         except OSError:
             continue  # a training has just replaced it
         if found:
-            return tuple((str(file), each.st_ino, each.st_size, each.st_mtime_ns) for file, each in found)
+            return tuple(
+                (str(file), each.st_ino, each.st_size, each.st_mtime_ns) for file, each in found
+            )
     return None
 
 
 def filled(run: Path, build: Callable[[], Model], layers: int) -> Model:
-    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number in its configuration."""
-    weights, config = run_weights(run), run / CONFIG_FILE
+    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number in its
+    configuration.
+    """
+    weights = run_weights(run)
+    config = run / CONFIG_FILE
     stored = len(stored_tensors(weights))
-    expected, fix = "a configuration and weights of one run", "Restore config.json, or train again."
-    require(layers <= stored, f"{config} with {layers:,} layers, but {stored:,} stored tensors", expected, fix)
+    if not layers <= stored:
+        raise InputError(
+            got=f"{config} with {layers:,} layers, but {stored:,} stored tensors",
+            expected="a configuration and weights of one run",
+            fix="Restore config.json, or train again.",
+        )
     try:
         return load_exact(build, weights)
-    except (RuntimeError, MemoryError) as error:  # such as a table of positions of any length, which is not stored
+    except (
+        RuntimeError,
+        MemoryError,
+    ) as error:  # such as a table of positions of any length, which is not stored
         got = f"{config}, whose model cannot be built ({first_line(error)})"
         raise InputError(got, "the configuration of a run", "Restore config.json.") from error

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from glassformer.checkpoints.tensor_files import read_tensors, stored_tensors
 from glassformer.data import lookup
 from glassformer.data.recurrence import RecurrenceConfig
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.explorer.loading.codecs import numbers, numbers_codec, text_of_numbers
 from glassformer.explorer.loading.loaded_model import LoadedDecoder, LoadedEncoderDecoder
 from glassformer.explorer.loading.recurrence_rule import may_follow, rule_in_words
@@ -26,7 +26,9 @@ Model = TypeVar("Model", bound=nn.Module)
 
 def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder:
     """A model of the lookup course: it reads words, and generates a value and ``[EOS]``."""
-    read, config, words = _reader(lookup.VOCAB), model.config, list(lookup.VOCAB)
+    read = _reader(lookup.VOCAB)
+    config = model.config
+    words = list(lookup.VOCAB)
     return LoadedEncoderDecoder(
         card,
         model.eval(),
@@ -37,8 +39,15 @@ def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder
         end=lookup.EOS,
         codec={
             **{"kind": "lookup", "words": words, "source": card.source, "keys": [], "values": []},
-            **{"asks": {"what": "word", "known": words, "longest": config.max_target_len}, "begin": "[SOS]"},
-            **{"units": {"known": words, "longest": config.max_source_len}, "most": 2, "end": lookup.EOS},
+            **{
+                "asks": {"what": "word", "known": words, "longest": config.max_target_len},
+                "begin": "[SOS]",
+            },
+            **{
+                "units": {"known": words, "longest": config.max_source_len},
+                "most": 2,
+                "end": lookup.EOS,
+            },
         },
     )
 
@@ -49,24 +58,38 @@ def fact_words(keys: Sequence[str], values: Sequence[str]) -> tuple[str, ...]:
 
 
 def facts_model(
-    card: ModelCard, model: EncoderDecoder, keys: Sequence[str], values: Sequence[str], *, slots: bool = True
+    card: ModelCard,
+    model: EncoderDecoder,
+    keys: Sequence[str],
+    values: Sequence[str],
+    *,
+    slots: bool = True,
 ) -> LoadedEncoderDecoder:
     """A model that reads facts and answers for the key that the text names.
 
-    Facts are slots ``key=value``, or with ``slots=False`` single words, keys and values: then only a model with
-    positions can know which value belongs to which key.
+    Facts are slots ``key=value``, or with ``slots=False`` single words, keys and values: then only
+    a model with positions can know which value belongs to which key.
     """
-    words, longest = fact_words(keys, values), model.config.max_source_len
+    words = fact_words(keys, values)
+    longest = model.config.max_source_len
     tokens = {word: token for token, word in enumerate(words)}
     key_tokens = {key: tokens[key] for key in keys}
 
     def fact(unit: str) -> tuple[int, int]:
         key, _, value = map(str.strip, unit.partition("="))
-        got, fix = f"the fact {unit!r}", f"Keys are {_listed(keys)}; values are {_listed(values)}."
-        require(key in key_tokens and value in values, got, f"a key and a value, such as {keys[0]}={values[0]}", fix)
+        if key not in key_tokens or value not in values:
+            raise InputError(
+                got=f"the fact {unit!r}",
+                expected=f"a key and a value, such as {keys[0]}={values[0]}",
+                fix=f"Keys are {_listed(keys)}; values are {_listed(values)}.",
+            )
         return tokens[key], tokens[value]
 
-    read = fact if slots else _reader({word: tokens[word] for word in (*keys, *values)})
+    read: Callable[[str], Any]
+    if slots:
+        read = fact
+    else:
+        read = _reader({word: tokens[word] for word in (*keys, *values)})
     return LoadedEncoderDecoder(
         card,
         model.eval(),
@@ -74,17 +97,31 @@ def facts_model(
         lambda text: _tokens([text.strip()], _reader(key_tokens, "key"), 1),
         words.__getitem__,
         codec={
-            **{"kind": "lookup", "words": words, "source": card.source, "keys": keys, "values": values},
+            **{
+                "kind": "lookup",
+                "words": words,
+                "source": card.source,
+                "keys": keys,
+                "values": values,
+            },
             **{"asks": {"what": "key", "known": keys, "longest": 1}, "begin": None},
-            **{"units": {"known": None if slots else [*keys, *values], "longest": longest}, "most": 1, "end": None},
+            **{
+                "units": {"known": None if slots else [*keys, *values], "longest": longest},
+                "most": 1,
+                "end": None,
+            },
         },
     )
 
 
 def _reader(known: Mapping[str, int], what: str = "word") -> Callable[[str], int]:
     def read(word: str) -> int:
-        expected = f"a {what} among {_listed(list(known))}"
-        require(word in known, f"the {what} {word[:40]!r}", expected, "Use one of these.")
+        if word not in known:
+            raise InputError(
+                got=f"the {what} {word[:40]!r}",
+                expected=f"a {what} among {_listed(list(known))}",
+                fix="Use one of these.",
+            )
         return known[word]
 
     return read
@@ -93,11 +130,18 @@ def _reader(known: Mapping[str, int], what: str = "word") -> Callable[[str], int
 def _tokens(
     words: Sequence[str], read: Callable[[str], int | tuple[int, int]], longest: int
 ) -> Int64[Tensor, "one place *field"]:
-    require(1 <= len(words) <= longest, f"{len(words)} words", f"1 to {longest}", "Add or remove some.")
+    if not 1 <= len(words) <= longest:
+        raise InputError(
+            got=f"{len(words)} words",
+            expected=f"1 to {longest}",
+            fix="Add or remove some.",
+        )
     return torch.tensor([[read(word) for word in words]])
 
 
-def recurrence_model(card: ModelCard, model: nn.Module, config: RecurrenceConfig, longest: int) -> LoadedDecoder:
+def recurrence_model(
+    card: ModelCard, model: nn.Module, config: RecurrenceConfig, longest: int
+) -> LoadedDecoder:
     """A decoder that continues numbers of the recurrence."""
     return LoadedDecoder(
         card,
@@ -132,24 +176,32 @@ def letters_model(card: ModelCard, model: nn.Module, space: SequenceSpace) -> Lo
 
 
 def load_exact(build: Callable[[], Model], directory: Path) -> Model:
-    """A model with the weights of ``directory``, all of them and no others, as float32 whatever the file's format.
+    """A model with the weights of ``directory``, all of them and no others, as float32 whatever the
+    file's format.
 
     The global random state is not changed.
 
     Args:
-        build: Makes the model. It is first made on the device "meta", and in memory only if its tensors fit.
+        build: Makes the model. It is first made on the device "meta", and in memory only if its
+            tensors fit.
     """
     with torch.device("meta"):
         model = build()
-    saved = model.state_dict().keys()  # without buffers that are not stored; of shared tables both names
+    saved = (
+        model.state_dict().keys()
+    )  # without buffers that are not stored; of shared tables both names
     tensors_of = chain(model.named_parameters(), model.named_buffers())
     wanted = {name: (name, list(tensor.shape)) for name, tensor in tensors_of if name in saved}
     tensors = read_tensors(stored_tensors(directory), wanted, torch.float32)
     with torch.random.fork_rng(devices=[]):
         model = build()
-    model.load_state_dict(tensors, strict=False)  # a shared table is stored once, under its first name
+    model.load_state_dict(
+        tensors, strict=False
+    )  # a shared table is stored once, under its first name
     return model
 
 
 def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words) if len(words) <= 14 else f"{', '.join(words[:4])} ... {words[-1]}"
+    if len(words) <= 14:
+        return ", ".join(words)
+    return f"{', '.join(words[:4])} ... {words[-1]}"

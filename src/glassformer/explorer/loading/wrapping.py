@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.classifier import Classifier
 from glassformer.data.tokenizer import MAX_LEN
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.explorer.loading.codecs import (
     Codec,
     codec_of,
@@ -20,7 +20,13 @@ from glassformer.explorer.loading.codecs import (
     tokens_in,
     units_of,
 )
-from glassformer.explorer.loading.designed import first_text, fitting_task, head_card, head_model, program_model
+from glassformer.explorer.loading.designed import (
+    first_text,
+    fitting_task,
+    head_card,
+    head_model,
+    program_model,
+)
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
     LoadedEncoder,
@@ -46,24 +52,34 @@ from glassformer.programs.model import CompiledProgram
 _NUMBERS_HELP = "token numbers between spaces"
 
 
-def wrap_model(model: Any, text: Any = None, tokenizer: Any = None, source: Any = None) -> LoadedModel:
-    """The loaded model of a model that is in memory already, which keeps its mode, training or evaluation.
+def wrap_model(
+    model: Any, text: Any = None, tokenizer: Any = None, source: Any = None
+) -> LoadedModel:
+    """The loaded model of a model that is in memory already, which keeps its mode, training or
+    evaluation.
 
     Args:
-        model: An ``Encoder``, ``Decoder``, ``EncoderDecoder``, ``Classifier``, ``LanguageModel``, ``HeadWeights``,
-            ``Design`` or ``CompiledProgram``; a GPT-2, Llama, Mixtral or BERT of transformers; or a loaded model, which
-            is returned as it is. Weights of a head get a built-in task that fits.
-        text: The initial text, or its tokens: a list, an array or a tensor. None: a default; an ``EncoderDecoder``
-            has none.
-        tokenizer: For an encoder or a decoder: ours, one of transformers, or that of a released model. None: the text
-            is token numbers, or bytes if the vocabulary has 256 tokens. Other models have their own.
-        source: For an encoder-decoder: the encoder's input, a list of tokens, or of units of several numbers.
+        model: An ``Encoder``, ``Decoder``, ``EncoderDecoder``, ``Classifier``, ``LanguageModel``,
+            ``HeadWeights``, ``Design`` or ``CompiledProgram``; a GPT-2, Llama, Mixtral or BERT of
+            transformers; or a loaded model, which is returned as it is. Weights of a head get a
+            built-in task that fits.
+        text: The initial text, or its tokens: a list, an array or a tensor. None: a default; an
+            ``EncoderDecoder`` has none.
+        tokenizer: For an encoder or a decoder: ours, one of transformers, or that of a released
+            model. None: the text is token numbers, or bytes if the vocabulary has 256 tokens. Other
+                models have their own.
+        source: For an encoder-decoder: the encoder's input, a list of tokens, or of units of
+            several numbers.
     """
     if isinstance(model, LoadedModel):
         return model
     alone = isinstance(model, LanguageModel | Classifier | Design | HeadWeights | CompiledProgram)
-    got = f"a {'source' if tokenizer is None else 'tokenizer'} for a {type(model).__name__}"
-    require(not alone or tokenizer is source is None, got, "none, since it reads by itself", "Leave it out.")
+    if alone and not tokenizer is source is None:
+        raise InputError(
+            got=f"a {'source' if tokenizer is None else 'tokenizer'} for a {type(model).__name__}",
+            expected="none, since it reads by itself",
+            fix="Leave it out.",
+        )
     if isinstance(model, LanguageModel):
         loaded = wrap_model(model.model, text, model.tokenizer)
         card = loaded.card.model_copy(update={"title": model.name, "about": f"{model.about}."})
@@ -76,24 +92,45 @@ def wrap_model(model: Any, text: Any = None, tokenizer: Any = None, source: Any 
         return _program(model, text)
     classes: tuple[str, ...] = ()
     if isinstance(model, Classifier):
-        model, tokenizer, classes = model.encoder, model.tokenizer, model.classes
-    expected, fix = "a torch module, a Classifier or a loaded model", "Pass the model itself, not its name."
-    require(isinstance(model, nn.Module), f"a model of type {type(model).__name__}", expected, fix)
+        tokenizer = model.tokenizer
+        classes = model.classes
+        model = model.encoder
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            got=f"a model of type {type(model).__name__}",
+            expected="a torch module, a Classifier or a loaded model",
+            fix="Pass the model itself, not its name.",
+        )
     model = getattr(model, "_orig_mod", model)
     absent = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
-    require(not absent, f"a {type(model).__name__} on the device meta", "one with weights", "Load its weights first.")
+    if absent:
+        raise InputError(
+            got=f"a {type(model).__name__} on the device meta",
+            expected="one with weights",
+            fix="Load its weights first.",
+        )
     points = find_hook_points(model)
     attention = next((point.module for point in points if point.role == "attention"), None)
-    require(
-        attention is not None,
-        f"{type(model).__name__}, whose attention cannot be captured",
-        "a model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of transformers",
-        "Pass one of these.",
-    )
-    require_resumable(model, [point for point in points if point.role == "block"])  # for its sweeps and lenses
+    if attention is None:
+        raise InputError(
+            got=f"{type(model).__name__}, whose attention cannot be captured",
+            expected=(
+                "a model of glassformer's attention, or a GPT-2, Llama, Mixtral or BERT of "
+                "transformers"
+            ),
+            fix="Pass one of these.",
+        )
+    require_resumable(
+        model, [point for point in points if point.role == "block"]
+    )  # for its sweeps and lenses
     if isinstance(model, EncoderDecoder):
         return _encoder_decoder(model, text, source, tokenizer)
-    require(source is None, f"a source for {type(model).__name__}", "an encoder-decoder", "Leave source out.")
+    if source is not None:
+        raise InputError(
+            got=f"a source for {type(model).__name__}",
+            expected="an encoder-decoder",
+            fix="Leave source out.",
+        )
     routes = any(point.role == "experts" for point in points)
     return _one_stack(model, text, tokenizer, classes, _is_causal(model, attention), routes)
 
@@ -116,10 +153,16 @@ def _program(model: CompiledProgram, text: Any) -> LoadedProgram:
 
 
 def _one_stack(
-    model: nn.Module, text: Any, tokenizer: Any, classes: tuple[str, ...], causal: bool, routes: bool
+    model: nn.Module,
+    text: Any,
+    tokenizer: Any,
+    classes: tuple[str, ...],
+    causal: bool,
+    routes: bool,
 ) -> LoadedEncoder | LoadedDecoder:
     # A Classifier, whose classes are named, cuts its texts.
-    longest, vocab_size = min(MAX_LEN if classes else MOST_TOKENS, _longest(model)), _vocab_size(model)
+    longest = min(MAX_LEN if classes else MOST_TOKENS, _longest(model))
+    vocab_size = _vocab_size(model)
     codec = codec_of(tokenizer, vocab_size, longest, text, cuts=not causal)
     initial = _initial_text(text, codec, vocab_size)
     tokens = codec.encode(initial)  # refuses a text that does not fit
@@ -131,44 +174,84 @@ def _one_stack(
     classes = classes or _classes(model)
     if "sampling" in views or (classes and not causal):
         views += ["whatif", "patch"]
-    input_help = f"any text of up to {longest:,} tokens" if tokenizer is not None else _NUMBERS_HELP
-    card = _card(model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help)
+    if tokenizer is not None:
+        input_help = f"any text of up to {longest:,} tokens"
+    else:
+        input_help = _NUMBERS_HELP
+    card = _card(
+        model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help
+    )
     if causal:
         parts = codec.encode, codec.word, codec.joins[-1]
-        return LoadedDecoder(card, model, *parts, longest=longest, codec=codec.data, labels=codec.labels)
+        return LoadedDecoder(
+            card, model, *parts, longest=longest, codec=codec.data, labels=codec.labels
+        )
     return LoadedEncoder(card, model, codec.encode, codec.word, classes, codec.data, codec.labels)
 
 
-def _encoder_decoder(model: EncoderDecoder, text: Any, source: Any, tokenizer: Any) -> LoadedEncoderDecoder:
-    config, title = model.config, type(model).__name__
-    require(tokenizer is None, "a tokenizer for an encoder-decoder", "none", "Pass tokens, or a LoadedEncoderDecoder.")
-    require(source is not None, f"{title} without a source", "the encoder's input", "Pass source=[...].")
-    fields, units = config.fields_per_slot, units_of(source)
+def _encoder_decoder(
+    model: EncoderDecoder, text: Any, source: Any, tokenizer: Any
+) -> LoadedEncoderDecoder:
+    config = model.config
+    title = type(model).__name__
+    if tokenizer is not None:
+        raise InputError(
+            got="a tokenizer for an encoder-decoder",
+            expected="none",
+            fix="Pass tokens, or a LoadedEncoderDecoder.",
+        )
+    if source is None:
+        raise InputError(
+            got=f"{title} without a source",
+            expected="the encoder's input",
+            fix="Pass source=[...].",
+        )
+    fields = config.fields_per_slot
+    units = units_of(source)
 
     def source_tokens(typed_units: Sequence[str]) -> Tensor:
-        require(len(typed_units) > 0, "an empty source", "at least one unit", "Add one.")
+        if len(typed_units) <= 0:
+            raise InputError(
+                got="an empty source",
+                expected="at least one unit",
+                fix="Add one.",
+            )
         rows = [numbers(unit.replace("=", " "), config.vocab_size, fields) for unit in typed_units]
         short = [unit for unit, row in zip(typed_units, rows, strict=True) if len(row) != fields]
-        require(not short, f"the unit {short[:1]}", f"{fields} numbers with = between them", "Separate them by =.")
+        if short:
+            raise InputError(
+                got=f"the unit {short[:1]}",
+                expected=f"{fields} numbers with = between them",
+                fix="Separate them by =.",
+            )
         return torch.tensor([rows if fields > 1 else [row[0] for row in rows]])
 
     def read_target(written: str) -> list[int]:
         return numbers(written, config.target_vocab, config.max_target_len)
 
-    expected, fix = "at least the start token", "Pass text=[start token]."
-    require(bool(text) if isinstance(text, str) else text is not None, f"{title} without a text", expected, fix)
+    if not (bool(text) if isinstance(text, str) else text is not None):
+        raise InputError(
+            got=f"{title} without a text",
+            expected="at least the start token",
+            fix="Pass text=[start token].",
+        )
     plain = Codec(read_target, str, (text_of_numbers,), "")
     initial = _initial_text(text, plain, config.target_vocab)
     views: list[View] = ["attention", "scramble", "whatif"]
     input_help = f"{_NUMBERS_HELP}: the decoder's initial tokens"
-    card = _card(model, "encoder_decoder", views=views, text=initial, source=units, input_help=input_help)
-    loaded = LoadedEncoderDecoder(card, model, source_tokens, lambda text: torch.tensor([read_target(text)]), str)
+    card = _card(
+        model, "encoder_decoder", views=views, text=initial, source=units, input_help=input_help
+    )
+    loaded = LoadedEncoderDecoder(
+        card, model, source_tokens, lambda text: torch.tensor([read_target(text)]), str
+    )
     loaded.source_tokens(units), loaded.target(initial)  # refuse a source or text that does not fit
     return loaded
 
 
 def _card(model: nn.Module, kind: Kind, **fields: Any) -> ModelCard:
-    title, about = type(model).__name__, f"{type(model).__name__}, passed from Python."
+    title = type(model).__name__
+    about = f"{type(model).__name__}, passed from Python."
     return ModelCard(name="given", title=title, kind=kind, about=about, origin="given", **fields)
 
 
@@ -179,8 +262,12 @@ def _initial_text(text: Any, codec: Codec, vocab_size: int) -> str:
     if tokens is None:
         return require_text(text)
     for token in tokens:
-        known = f"numbers from 0 to {vocab_size - 1}"
-        require(0 <= token < vocab_size, f"the token {token}", known, "Use tokens of the vocabulary.")
+        if not 0 <= token < vocab_size:
+            raise InputError(
+                got=f"the token {token}",
+                expected=f"numbers from 0 to {vocab_size - 1}",
+                fix="Use tokens of the vocabulary.",
+            )
     return require_text(text_of(tokens, codec.encode, codec.joins))
 
 
@@ -189,12 +276,16 @@ def _predicts_tokens(model: nn.Module, tokens: Sequence[int], vocab_size: int) -
     if isinstance(model, Decoder):
         return True
     with torch.no_grad(), evaluating(model):
-        logits = final_logits(model, torch.tensor([list(tokens)], device=next(model.parameters()).device))
+        logits = final_logits(
+            model, torch.tensor([list(tokens)], device=next(model.parameters()).device)
+        )
     return logits is not None and logits.shape[1] >= vocab_size
 
 
 def _is_causal(model: nn.Module, attention: Any) -> bool:
-    """Whether a model is causal, by its first attention, since the masks of transformers do not show it."""
+    """Whether a model is causal, by its first attention, since the masks of transformers do not
+    show it.
+    """
     if isinstance(model, Decoder | Encoder):
         return isinstance(model, Decoder)
     pattern = getattr(attention, "pattern", None)
@@ -210,8 +301,13 @@ def _classes(model: nn.Module) -> tuple[str, ...]:
         return tuple(f"class {number}" for number in range(model.config.num_classes or 0))
     names = getattr(config, "id2label", None) or {}
     # One number is a score, and of several labels each has a probability of its own.
-    several = len(names) > 1 and getattr(config, "problem_type", None) in (None, "single_label_classification")
-    return tuple(str(names[number]) for number in sorted(names)) if several and hasattr(model, "classifier") else ()
+    several = len(names) > 1 and getattr(config, "problem_type", None) in (
+        None,
+        "single_label_classification",
+    )
+    if several and hasattr(model, "classifier"):
+        return tuple(str(names[number]) for number in sorted(names))
+    return ()
 
 
 def _longest(model: nn.Module) -> int:
@@ -220,7 +316,9 @@ def _longest(model: nn.Module) -> int:
         if isinstance(getattr(config, field, None), int):
             longest = int(getattr(config, field))
             # RoBERTa numbers its positions from 2, after the one for padding.
-            return longest - 2 if getattr(config, "model_type", "") in ("roberta", "xlm-roberta") else longest
+            if getattr(config, "model_type", "") in ("roberta", "xlm-roberta"):
+                return longest - 2
+            return longest
     return MOST_TOKENS
 
 
@@ -229,5 +327,10 @@ def _vocab_size(model: nn.Module) -> int:
     if isinstance(size, int):
         return size
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    require(len(tables) > 0, f"{type(model).__name__} without an embedding", "a model of tokens", "Pass another model.")
+    if len(tables) <= 0:
+        raise InputError(
+            got=f"{type(model).__name__} without an embedding",
+            expected="a model of tokens",
+            fix="Pass another model.",
+        )
     return tables[0].num_embeddings

@@ -1,4 +1,6 @@
-"""What a page's address shows: its state together with the model, and the head's weights that were typed."""
+"""What a page's address shows: its state together with the model, and the head's weights that were
+typed.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.api import Answering, UnknownName
 from glassformer.explorer.state import CELL, MOST_DIGITS, NUMBER, SIZE, HeadPlace, State, view_of
@@ -14,7 +16,9 @@ from glassformer.explorer.state import CELL, MOST_DIGITS, NUMBER, SIZE, HeadPlac
 
 @dataclass(frozen=True)
 class PageState:
-    """A state in which the fields that it leaves open have the values with which the page first shows the model."""
+    """A state in which the fields that it leaves open have the values with which the page first
+    shows the model.
+    """
 
     card: m.ModelCard
     state: State
@@ -32,14 +36,23 @@ class PageState:
         return HeadPlace(layer=state.layer or 0, head=state.head or 0)
 
     def stack(self, run: m.Run) -> m.Attention:
-        """The stack of attention of a run that is shown; if none is named, cross-attention or the only one."""
+        """The stack of attention of a run that is shown; if none is named, cross-attention or the
+        only one.
+        """
         has = len(run.attentions) > 0
-        require(has, f"{self.card.title}, which has no attention", "a model with attention", "Choose one.")
+        if not has:
+            raise InputError(
+                got=f"{self.card.title}, which has no attention",
+                expected="a model with attention",
+                fix="Choose one.",
+            )
         part = self.state.part or "cross"
         return next((stack for stack in run.attentions if stack.part == part), run.attentions[0])
 
     def heads(self, stack: m.Attention) -> list[HeadPlace]:
-        """The heads of a stack that are shown, each once; of layers and heads beyond the last one, the last."""
+        """The heads of a stack that are shown, each once; of layers and heads beyond the last one,
+        the last.
+        """
         places = [self.place, self.state.versus, *self.state.pinned]
         within = [
             HeadPlace(layer=min(each.layer, stack.layers - 1), head=min(each.head, stack.heads - 1))
@@ -54,14 +67,24 @@ def page_state(state: State, cards: Sequence[m.ModelCard]) -> PageState:
     card = next((each for each in cards if each.name == (state.model or cards[0].name)), None)
     if card is None:
         known = ", ".join(each.name for each in cards)
-        raise UnknownName(f"the model {state.model!r}", f"one of {known}", "Ask for the call 'models'.")
+        raise UnknownName(
+            f"the model {state.model!r}", f"one of {known}", "Ask for the call 'models'."
+        )
     view = view_of(state, card.views)
     text = card.text if state.text is None else state.text
-    most = f"at most {m.MOST_CHARACTERS:,} characters"
-    require(len(text) <= m.MOST_CHARACTERS, f"text = {text[:60]!r}... of {len(text):,} characters", most, "Shorten it.")
-    source = (card.source if state.source is None else state.source) if card.kind == "encoder_decoder" else None
+    if len(text) > m.MOST_CHARACTERS:
+        raise InputError(
+            got=f"text = {text[:60]!r}... of {len(text):,} characters",
+            expected=f"at most {m.MOST_CHARACTERS:,} characters",
+            fix="Shorten it.",
+        )
+    source = None
+    if card.kind == "encoder_decoder":
+        source = card.source if state.source is None else state.source
     given = list(range(len(source or ())))
-    order = state.order if state.order != given and sorted(state.order or ()) == given else None
+    order = None
+    if state.order != given and sorted(state.order or ()) == given:
+        order = state.order
     state = state.model_copy(update={"model": card.name, "view": view, "text": text})
     return PageState(card=card, state=state, text=text, source=source, order=order)
 
@@ -73,15 +96,25 @@ def ask_of(backend: Answering, shown: PageState) -> m.Ask:
         typed = weights_of(backend, shown)
         if shown.state.exercise or typed != _design(backend, shown):
             weights = typed
-    return m.Ask(model=shown.card.name, text=shown.text, source=shown.source, order=shown.order, weights=weights)
+    return m.Ask(
+        model=shown.card.name,
+        text=shown.text,
+        source=shown.source,
+        order=shown.order,
+        weights=weights,
+    )
 
 
 def weights_of(backend: Answering, shown: PageState) -> m.HeadWeightsMessage:
-    """The weights of a hand-designed head with the edits of the state: of the design, or of zeros in an exercise."""
+    """The weights of a hand-designed head with the edits of the state: of the design, or of zeros
+    in an exercise.
+    """
     design = _design(backend, shown)
     if shown.state.exercise:
         sizes = design.model_dump(exclude_none=True).items()
-        design = m.HeadWeightsMessage(**{name: np.zeros_like(matrix).tolist() for name, matrix in sizes})
+        design = m.HeadWeightsMessage(
+            **{name: np.zeros_like(matrix).tolist() for name, matrix in sizes}
+        )
     return edited(design, shown.state.cells)
 
 
@@ -91,9 +124,11 @@ def _design(backend: Answering, shown: PageState) -> m.HeadWeightsMessage:
 
 
 def edited(design: m.HeadWeightsMessage, cells: Mapping[str, str]) -> m.HeadWeightsMessage:
-    """A head's matrices with the edits of a page's state, as ``web/src/views/design/weights.ts`` computes them.
+    """A head's matrices with the edits of a page's state, as ``web/src/views/design/weights.ts``
+    computes them.
 
-    Edits of unknown cells and edits that are not numbers are ignored; so are sizes that would make a matrix too large.
+    Edits of unknown cells and edits that are not numbers are ignored; so are sizes that would make
+    a matrix too large.
     """
     tokens = len(design.Km) - (len(design.pos[0]) if design.pos else 0)
     columns, coordinates, length = _sizes(design, cells, tokens)
@@ -105,9 +140,16 @@ def edited(design: m.HeadWeightsMessage, cells: Mapping[str, str]) -> m.HeadWeig
         "pos": _fitted(design.pos or [], length, coordinates) if coordinates else None,
     }
     for address, text in cells.items():
-        cell, value = re.fullmatch(CELL, address), number(text)
+        cell = re.fullmatch(CELL, address)
+        value = number(text)
         matrix = matrices[cell[1]] if cell else None
-        if cell and matrix and value is not None and int(cell[2]) < len(matrix) and int(cell[3]) < len(matrix[0]):
+        if (
+            cell
+            and matrix
+            and value is not None
+            and int(cell[2]) < len(matrix)
+            and int(cell[3]) < len(matrix[0])
+        ):
             matrix[int(cell[2])][int(cell[3])] = value
     return m.HeadWeightsMessage(**matrices)  # type: ignore[arg-type]
 
@@ -120,19 +162,29 @@ def number(text: str) -> float | None:
     return value if abs(value) <= m.LARGEST else None
 
 
-def _sizes(design: m.HeadWeightsMessage, cells: Mapping[str, str], tokens: int) -> tuple[int, int, int]:
+def _sizes(
+    design: m.HeadWeightsMessage, cells: Mapping[str, str], tokens: int
+) -> tuple[int, int, int]:
     """Columns of keys and queries, columns of pos, and rows of pos."""
     own = (len(design.Km[0]), len(design.pos[0]) if design.pos else 0, len(design.pos or ()))
 
     def size(name: str, least: int, before: int) -> int:
         text = cells.get(f"size.{name}", "")
-        return int(text) if re.fullmatch(SIZE, text) and int(text) >= least else before
+        if re.fullmatch(SIZE, text) and int(text) >= least:
+            return int(text)
+        return before
 
-    columns, coordinates, length = size("qk", 1, own[0]), size("pos", 0, own[1]), max(1, size("len", 1, own[2]))
+    columns = size("qk", 1, own[0])
+    coordinates = size("pos", 0, own[1])
+    length = max(1, size("len", 1, own[2]))
     largest = max((tokens + coordinates) * columns, coordinates * length)
-    return (columns, coordinates, length) if largest <= m.MOST_CELLS else own
+    if largest <= m.MOST_CELLS:
+        return (columns, coordinates, length)
+    return own
 
 
 def _fitted(matrix: list[list[float]], rows: int, columns: int) -> list[list[float]]:
     """The matrix cut off or filled up with zeros."""
-    return [([*row[:columns], *[0.0] * columns])[:columns] for row in [*matrix, *[[]] * rows][:rows]]
+    return [
+        ([*row[:columns], *[0.0] * columns])[:columns] for row in [*matrix, *[[]] * rows][:rows]
+    ]

@@ -65,31 +65,40 @@ class Record:
         """Keep the attention weights of some heads."""
         self.matrices = recorded_heads(self.backend, run, stack, places)
         if any(each["level"] > 0 for each in self.matrices):
-            self.left_out.append("The text is long: its attention is held as an overview, without single weights.")
+            self.left_out.append(
+                "The text is long: its attention is held as an overview, without single weights."
+            )
 
 
 def listed(backend: Answering, cards: Sequence[m.ModelCard]) -> Recorded:
     """The answer that names these models alone."""
-    return Recorded("models", m.Nothing(), backend.catalogue().model_copy(update={"models": [*cards]}))
+    return Recorded(
+        "models", m.Nothing(), backend.catalogue().model_copy(update={"models": [*cards]})
+    )
 
 
 def record(backend: Answering, shown: PageState, *, computes: bool) -> Record:
     """Ask what the view asks.
 
     Args:
-        computes: Whether the page holds the model. Then what no page computes is recorded for the other views, too.
+        computes: Whether the page holds the model. Then what no page computes is recorded for the
+            other views, too.
     """
     kept = Record(backend)
     card = shown.card
     ask = ask_of(backend, shown)
     run: m.Run | None = kept.ask("run", ask)
     if run is None:
-        # An error raised by this request is about the text. Otherwise it is the edited weights that cannot run.
+        # An error raised by this request is about the text. Otherwise it is the edited weights that
+        # cannot run.
         backend.answer("run", ask.model_copy(update={"weights": None}))
     if card.kind == "head":
         kept.ask("head", m.AskHead(model=card.name))
     if shown.state.view == "design":
-        kept.ask("check", m.AskCheck(model=card.name, weights=weights_of(backend, shown), text=shown.text))
+        kept.ask(
+            "check",
+            m.AskCheck(model=card.name, weights=weights_of(backend, shown), text=shown.text),
+        )
     elif run is not None:
         _record_view(kept, shown, run)
     asked = {each.call for each in kept.answers}
@@ -117,11 +126,18 @@ def _record_view(kept: Record, shown: PageState, run: m.Run) -> None:
             kept.ask("experts", m.AskExperts(run=run.run))
         case "sampling":
             rule = m.AskNext(
-                model=model, text=text, temperature=state.temperature, top_k=state.top_k, top_p=state.top_p
+                model=model,
+                text=text,
+                temperature=state.temperature,
+                top_k=state.top_k,
+                top_p=state.top_p,
             )
             kept.ask("next", rule)
         case "program" if state.exercise:
-            program = shown.card.blank if state.attempt is None else state.attempt
+            if state.attempt is None:
+                program = shown.card.blank
+            else:
+                program = state.attempt
             kept.ask("attempt", m.AskAttempt(model=model, program=program, text=text))
         case "program":
             kept.ask("program", m.AskProgram(run=run.run))
@@ -133,7 +149,10 @@ def _record_attention(kept: Record, shown: PageState, run: m.Run) -> None:
     pin = shown.state.pin
     _record_measures(kept, shown, run)
     if shown.state.shape == "layers":
-        query = pin if pin is not None and pin < stack.queries else stack.queries - 1
+        if pin is not None and pin < stack.queries:
+            query = pin
+        else:
+            query = stack.queries - 1
         kept.ask_rows(m.AskRows(run=run.run, part=stack.part, query=query))
     else:
         kept.ask_heads(run, stack, shown.heads(stack))
@@ -147,14 +166,30 @@ def _record_measures(kept: Record, shown: PageState, run: m.Run) -> None:
 
 
 def _record_flow(kept: Record, shown: PageState, run: m.Run) -> None:
-    about: dict[str, Any] = {"ask": run.ask, "place": shown.state.place, "target": shown.state.target}
+    about: dict[str, Any] = {
+        "ask": run.ask,
+        "place": shown.state.place,
+        "target": shown.state.target,
+    }
     kept.ask("whatif", m.AskWhatIf(**about))
     found: m.Contributions | None = kept.ask("contributions", m.AskContributions(**about))
-    heads = [] if found is None else [each for each in found.parts if each.kind == "head"]
-    query = (run.place or 0) if shown.state.place is None else shown.state.place
+    if found is None:
+        heads = []
+    else:
+        heads = [each for each in found.parts if each.kind == "head"]
+    if shown.state.place is None:
+        query = run.place or 0
+    else:
+        query = shown.state.place
     for each in sorted(heads, key=lambda head: -abs(head.value))[:_READING]:
         kept.ask_rows(
-            m.AskRows(run=run.run, part=shown.stack(run).part, query=query, layer=each.layer, head=each.number)
+            m.AskRows(
+                run=run.run,
+                part=shown.stack(run).part,
+                query=query,
+                layer=each.layer,
+                head=each.number,
+            )
         )
 
 
@@ -170,7 +205,9 @@ def _record_what_if(kept: Record, shown: PageState, run: m.Run) -> None:
     answer: m.WhatIf | None = kept.ask("whatif", m.AskWhatIf(**about, other=state.other, **changes))
     if answer is None:  # a place or a target that the text lacks
         return
-    other = None if state.other == answer.target else state.other  # nothing is subtracted from itself
+    other = (
+        None if state.other == answer.target else state.other
+    )  # nothing is subtracted from itself
     if "sweep" in answer.offers:
         kept.ask("sweep", m.AskSweep(**about, other=other))
     if "contributions" in answer.offers:
@@ -193,7 +230,12 @@ def _record_scramble(kept: Record, shown: PageState, run: m.Run) -> None:
     runs: list[m.Run | None] = [run]
     if shown.order is not None:
         ask = run.ask
-        kept.ask("scramble", m.AskScramble(model=ask.model, text=ask.text, source=ask.source or [], order=shown.order))
+        kept.ask(
+            "scramble",
+            m.AskScramble(
+                model=ask.model, text=ask.text, source=ask.source or [], order=shown.order
+            ),
+        )
         runs.append(kept.ask("run", ask.model_copy(update={"order": None})))
     for each in filter(None, runs):
         kept.ask_rows(m.AskRows(run=each.run, part="cross", query=each.place or 0))

@@ -18,9 +18,11 @@ MOST_WEIGHTS = 2**22
 
 
 def pack(numbers: Float[np.ndarray, "..."]) -> str:
-    """Float32 numbers as text: their bytes in four planes, the lowest first, then zlib, then base64.
+    """Float32 numbers as text: their bytes in four planes, the lowest first, then zlib, then
+    base64.
 
-    Of numbers between 0 and 1 the planes with sign and exponent are much alike, which compresses well.
+    Of numbers between 0 and 1 the planes with sign and exponent are much alike, which compresses
+    well.
     """
     planes = np.ascontiguousarray(numbers, dtype="<f4").reshape(-1).view(np.uint8).reshape(-1, 4).T
     return base64.b64encode(zlib.compress(planes.tobytes(), 6)).decode()
@@ -34,7 +36,15 @@ def matrix(
     whole = np.zeros((rows, columns), np.float32)
     for row in range(-(-rows // m.TILE)):
         for column in range(-(-columns // m.TILE)):
-            ask = m.AskTile(run=run.run, part=stack.part, layer=layer, head=head, level=level, row=row, column=column)
+            ask = m.AskTile(
+                run=run.run,
+                part=stack.part,
+                layer=layer,
+                head=head,
+                level=level,
+                row=row,
+                column=column,
+            )
             answer = backend.answer("weights", ask)
             tile = whole[row * m.TILE : (row + 1) * m.TILE, column * m.TILE : (column + 1) * m.TILE]
             tile[:] = np.frombuffer(answer, "<f4").reshape(tile.shape)
@@ -49,13 +59,23 @@ def coarse_enough(tokens: int, side: int) -> int:
 def recorded_heads(
     backend: Answering, run: m.Run, stack: m.Attention, places: Sequence[HeadPlace]
 ) -> list[dict[str, Any]]:
-    """The heads at ``places``, at the finest level at which :data:`MOST_WEIGHTS` are enough for them."""
+    """The heads at ``places``, at the finest level at which :data:`MOST_WEIGHTS` are enough for
+    them.
+    """
     level = coarse_enough(max(stack.queries, stack.keys), math.isqrt(MOST_WEIGHTS // len(places)))
     found = []
     for place in places:
         cells = matrix(backend, run, stack, place.layer, place.head, level)
-        of = {"run": run.run, "part": stack.part, "layer": place.layer, "head": place.head, "level": level}
-        found.append({**of, "rows": cells.shape[0], "columns": cells.shape[1], "numbers": pack(cells)})
+        of = {
+            "run": run.run,
+            "part": stack.part,
+            "layer": place.layer,
+            "head": place.head,
+            "level": level,
+        }
+        found.append(
+            {**of, "rows": cells.shape[0], "columns": cells.shape[1], "numbers": pack(cells)}
+        )
     return found
 
 

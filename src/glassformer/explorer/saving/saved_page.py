@@ -1,7 +1,9 @@
-"""The page as one file that opens without a server and without network: the page's code, and its model if it is small.
+"""The page as one file that opens without a server and without network: the page's code, and its
+model if it is small.
 
-Of any model the file holds the answers that its view shows (:mod:`glassformer.explorer.saving.recorded_answers`). The
-same state of the same models gives the same file.
+Of any model the file holds the answers that its view shows
+(:mod:`glassformer.explorer.saving.recorded_answers`). The same state of the same models gives the
+same file.
 """
 
 import base64
@@ -12,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.explorer import PAGE
 from glassformer.explorer import messages as m
 from glassformer.explorer.api import Answering, refusal_of
@@ -20,7 +22,14 @@ from glassformer.explorer.saving.page_state import page_state
 from glassformer.explorer.saving.recorded_answers import Recorded, listed, record
 from glassformer.explorer.saving.saved_model import saved_model
 from glassformer.explorer.state import State, to_words
-from glassformer.files import any_file, holds, local_path, new_directory, require_replaceable, write_text
+from glassformer.files import (
+    any_file,
+    holds,
+    local_path,
+    new_directory,
+    require_replaceable,
+    write_text,
+)
 from glassformer.text import shown as safe
 
 _GENERATOR = '<meta name="generator" content="glassformer '
@@ -29,11 +38,16 @@ _GENERATOR = '<meta name="generator" content="glassformer '
 def save(backend: Answering, state: State, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write :func:`page` to the file ``path``, in directories that are created where missing.
 
-    On an error the file keeps its former content. A file that is there already is replaced if it is a page that was
-    saved before, or with ``overwrite``.
+    On an error the file keeps its former content. A file that is there already is replaced if it is
+    a page that was saved before, or with ``overwrite``.
     """
     path = local_path(path)
-    require(not path.is_dir(), f"{safe(path)}, which is a directory", "a file", "Add a file name, such as page.html.")
+    if path.is_dir():
+        raise InputError(
+            got=f"{safe(path)}, which is a directory",
+            expected="a file",
+            fix="Add a file name, such as page.html.",
+        )
     replaces = any_file if overwrite else is_page
     require_replaceable(path, replaces)
     written = page(backend, state)
@@ -43,7 +57,9 @@ def save(backend: Answering, state: State, path: str | Path, *, overwrite: bool 
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{safe(path)} ({reason})", "a writable path", "Choose another path.") from error
+        raise InputError(
+            f"{safe(path)} ({reason})", "a writable path", "Choose another path."
+        ) from error
     return path
 
 
@@ -53,7 +69,8 @@ def is_page(file: Path) -> bool:
 
 
 def save_all(backend: Answering, folder: Path) -> Iterator[str]:
-    """Write a page for each bundled model, and an index of them, into one directory, for any host of static files.
+    """Write a page for each bundled model, and an index of them, into one directory, for any host
+    of static files.
 
     Args:
         folder: The directory, which appears when all is written; there is none yet.
@@ -66,11 +83,19 @@ def save_all(backend: Answering, folder: Path) -> Iterator[str]:
     with new_directory(local_path(folder)) as draft:
         for card in cards:
             yield card.name
-            write_text(draft / f"{card.name}.html", page(backend, State(model=card.name), pages=cards))
+            write_text(
+                draft / f"{card.name}.html", page(backend, State(model=card.name), pages=cards)
+            )
         models = _json(listed(backend, cards))
         empty: dict[str, Any] = {"rows": [], "matrices": [], "left_out": [], "model": None}
         names = [card.name for card in cards]
-        saved = {"version": catalogue.version, "state": {}, "answers": [models], "pages": names, **empty}
+        saved = {
+            "version": catalogue.version,
+            "state": {},
+            "answers": [models],
+            "pages": names,
+            **empty,
+        }
         write_text(draft / "index.html", _document("Start", saved))
 
 
@@ -82,7 +107,9 @@ def page(backend: Answering, state: State, pages: Sequence[m.ModelCard] = ()) ->
     saved = {
         "version": backend.catalogue().version,
         "state": to_words(shown.state),
-        "answers": [_json(each) for each in (listed(backend, pages or [shown.card]), *kept.answers)],
+        "answers": [
+            _json(each) for each in (listed(backend, pages or [shown.card]), *kept.answers)
+        ],
         "rows": kept.rows,
         "matrices": kept.matrices,
         "left_out": left_out + kept.left_out,
@@ -93,7 +120,8 @@ def page(backend: Answering, state: State, pages: Sequence[m.ModelCard] = ()) ->
 
 
 def _json(recorded: Recorded) -> dict[str, Any]:
-    asked, answer = {"call": recorded.call, "asked": recorded.request.model_dump(mode="json")}, recorded.answer
+    asked = {"call": recorded.call, "asked": recorded.request.model_dump(mode="json")}
+    answer = recorded.answer
     if isinstance(answer, InputError):
         return {**asked, "refusal": refusal_of(answer).model_dump(mode="json")}
     return {**asked, "answer": answer.model_dump(mode="json")}
@@ -101,11 +129,15 @@ def _json(recorded: Recorded) -> dict[str, Any]:
 
 def _document(title: str, saved: dict[str, Any]) -> str:
     module, style, icon = (_page_file(name) for name in ("explorer.js", "explorer.css", "icon.svg"))
-    # "</script" would end the element, so the data contains no "<"; the code must not contain the end of its own.
+    # "</script" would end the element, so the data contains no "<"; the code must not contain the
+    # end of its own.
     data = json.dumps(saved, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    assert not any(end in code.lower() for code in (module, style) for end in ("</script", "<!--", "</style"))
+    assert not any(
+        end in code.lower() for code in (module, style) for end in ("</script", "<!--", "</style")
+    )
     policy = (
-        f"default-src 'none'; script-src '{_digest(module)}'; style-src '{_digest(style)}'; img-src data: blob:; "
+        f"default-src 'none'; script-src '{_digest(module)}'; style-src '{_digest(style)}'; "
+        "img-src data: blob:; "
         "worker-src blob:; base-uri 'none'; form-action 'none'"
     )
     icon_address = f"data:image/svg+xml;base64,{base64.b64encode(icon.encode()).decode()}"
@@ -126,7 +158,12 @@ def _document(title: str, saved: dict[str, Any]) -> str:
 
 def _page_file(name: str) -> str:
     file = PAGE / name
-    require(file.is_file(), f"no {name} in glassformer/explorer/page", "the built page", "Run 'make page'.")
+    if not file.is_file():
+        raise InputError(
+            got=f"no {name} in glassformer/explorer/page",
+            expected="the built page",
+            fix="Run 'make page'.",
+        )
     return file.read_text(encoding="utf-8")
 
 

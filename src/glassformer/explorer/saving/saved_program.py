@@ -1,4 +1,6 @@
-"""A compiled program in a saved page, for ``web/src/engine/program.ts``, with tables of what its definition gives."""
+"""A compiled program in a saved page, for ``web/src/engine/program.ts``, with tables of what its
+definition gives.
+"""
 
 import itertools
 import math
@@ -47,8 +49,9 @@ class _Unlisted(Exception):
 def saved_program(loaded: LoadedProgram) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
     """The program as data, and its weights and tables.
 
-    None for one in another dtype than float64, with another output than codes or numbers, whose tokens are written
-    alike, that is not as it was compiled, or whose definition has variables of too many values.
+    None for one in another dtype than float64, with another output than codes or numbers, whose
+    tokens are written alike, that is not as it was compiled, or whose definition has variables of
+    too many values.
     """
     model = loaded.model
     vocabulary = [str(token) for token in model.domains.vocabulary]
@@ -60,9 +63,14 @@ def saved_program(loaded: LoadedProgram) -> tuple[dict[str, Any], dict[str, Tens
     except (InputError, _Unlisted):
         return None
     state = model.state_dict()
-    if any(each.dtype != torch.float64 for each in state.values()) or len(set(vocabulary)) < len(vocabulary):
+    if any(each.dtype != torch.float64 for each in state.values()) or len(set(vocabulary)) < len(
+        vocabulary
+    ):
         return None
-    codes = None if model.codes is None else sorted(model.codes, key=lambda code: code[0])
+    if model.codes is None:
+        codes = None
+    else:
+        codes = sorted(model.codes, key=lambda code: code[0])
     data = {
         "vocabulary": [visible(token) for token in vocabulary],
         "max_len": model.domains.max_len,
@@ -81,14 +89,22 @@ def saved_program(loaded: LoadedProgram) -> tuple[dict[str, Any], dict[str, Tens
             }
             for each in stream_variables(model)
         ],
-        "codes": codes and {"numbers": [code for code, _ in codes], "words": words_of([value for _, value in codes])},
+        "codes": codes
+        and {
+            "numbers": [code for code, _ in codes],
+            "words": words_of([value for _, value in codes]),
+        },
         "definition": definition,
     }
-    return {"kind": "program", "program": data}, {name: each.detach() for name, each in state.items()} | tables
+    return {"kind": "program", "program": data}, {
+        name: each.detach() for name, each in state.items()
+    } | tables
 
 
 def _values(coordinates: Sequence[Coordinate]) -> dict[str, Any]:
-    """The values of a variable in words, and of each of its coordinates the number that stands for each."""
+    """The values of a variable in words, and of each of its coordinates the number that stands for
+    each.
+    """
     listed = [each.values for each in coordinates if each.values is not None]
     if len(listed) < len(coordinates):
         return {"words": [], "tables": None}
@@ -99,13 +115,18 @@ def _values(coordinates: Sequence[Coordinate]) -> dict[str, Any]:
 def _definition(model: CompiledProgram) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The parts of the program as data, and for each the table of what it is for what it reads."""
     assert model.program is not None
-    domains, nodes = model.domains, graph(model.program)
+    domains = model.domains
+    nodes = graph(model.program)
     places = {node.part: place for place, node in enumerate(nodes)}
-    parts, tables = [], {}
+    parts = []
+    tables = {}
     for place, node in enumerate(nodes):
         computes, reads, table, more = _computes(node.part, domains)
         variable = isinstance(node.part, Variable)
-        listed = _listed(domains, node.part) if isinstance(node.part, Variable) else ()
+        if isinstance(node.part, Variable):
+            listed = _listed(domains, node.part)
+        else:
+            listed = ()
         parts.append(
             {
                 "name": name_of(node.part),
@@ -123,8 +144,14 @@ def _definition(model: CompiledProgram) -> tuple[dict[str, Any], dict[str, Tenso
     of_codes = None
     if model.codes is not None:
         found = {typed(value): place for place, value in enumerate(last)}
-        of_codes = [found.get(typed(value), -1) for _, value in sorted(model.codes, key=lambda code: code[0])]
-    numbers = None if of_codes is not None else [float(value) if is_number(value) else None for value in last]
+        of_codes = [
+            found.get(typed(value), -1)
+            for _, value in sorted(model.codes, key=lambda code: code[0])
+        ]
+    if of_codes is not None:
+        numbers = None
+    else:
+        numbers = [float(value) if is_number(value) else None for value in last]
     return {"parts": parts, "codes": of_codes, "numbers": numbers}, tables
 
 
@@ -138,7 +165,9 @@ def _computes(
         return "indices", (), _places(domains, indices, range(domains.max_len)), {}
     if isinstance(part, Elementwise):
         reads = min(
-            domains.roots(part), tuple(dict.fromkeys(part.sources)), key=lambda some: _combinations(domains, some)
+            domains.roots(part),
+            tuple(dict.fromkeys(part.sources)),
+            key=lambda some: _combinations(domains, some),
         )
         _require_few(_combinations(domains, reads))
         given = itertools.product(*(_listed(domains, each) for each in reads))
@@ -146,7 +175,12 @@ def _computes(
         return "function", reads, _places(domains, part, results), {}
     if isinstance(part, Select):
         _require_few(len(_listed(domains, part.queries)) * len(_listed(domains, part.keys)))
-        return "select", (part.keys, part.queries), domains.table(part).astype(int).ravel().tolist(), {}
+        return (
+            "select",
+            (part.keys, part.queries),
+            domains.table(part).astype(int).ravel().tolist(),
+            {},
+        )
     if isinstance(part, Combined):
         bits = itertools.product((False, True), repeat=len(part.parts))
         return "combined", part.parts, [int(bool(part.function(*each))) for each in bits], {}

@@ -1,12 +1,13 @@
 """Compile, cache and load the C++ forms of operations: the sources of this folder, as one library.
 
-Each source is compiled for the best instruction set of this processor, with ``LEVEL`` as its number in :data:`LEVELS`;
-the compiler's own macros (``__AVX2__``) say which instructions it may use. ``EXPORT`` of ``native.h`` gives functions a
-name for each level, so that tests compile several into one library. Sources use no template of the standard library and
+Each source is compiled for the best instruction set of this processor, with ``LEVEL`` as its number
+in :data:`LEVELS`; the compiler's own macros (``__AVX2__``) say which instructions it may use.
+``EXPORT`` of ``native.h`` gives functions a name for each level, so that tests compile several into
+one library. Sources use no template of the standard library and
 no inline function with external linkage: of several levels' copies the linker would keep one.
 
-Not by torch.utils.cpp_extension: it needs ninja, loads from a folder that other users may write to, and after a build
-that was killed waits for its lock forever.
+Not by torch.utils.cpp_extension: it needs ninja, loads from a folder that other users may write to,
+and after a build that was killed waits for its lock forever.
 """
 
 import ctypes
@@ -47,13 +48,15 @@ _X86 = platform.machine() in ("x86_64", "AMD64")
 _NEWEST = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
 _AMX = (*_NEWEST, "-mamx-tile", "-mamx-bf16")
 _LEVEL_FLAGS: tuple[tuple[str, ...], ...] = ((), _AVX2, _AVX512, _NEWEST, _AMX) if _X86 else ((),)
-# Compiler flags to try, best first. Without OpenMP functions run on one thread; Apple's compiler has none.
+# Compiler flags to try, best first. Without OpenMP functions run on one thread; Apple's compiler
+# has none.
 _THREADING: tuple[tuple[str, ...], ...] = ((),) if sys.platform == "darwin" else (("-fopenmp",), ())
 _COMPILERS = ("c++", "g++", "clang++")
 
 
 def best_level() -> int:
-    """The number in :data:`LEVELS` of the best instruction set of this processor that torch uses too.
+    """The number in :data:`LEVELS` of the best instruction set of this processor that torch uses
+    too.
 
     ``ATEN_CPU_CAPABILITY``, torch's variable for it, may lower it: ``avx2`` or ``default``.
     """
@@ -64,7 +67,9 @@ def best_level() -> int:
         return 1
     if not (torch.cpu._is_avx512_bf16_supported() and torch.cpu._is_vnni_supported()):
         return 2
-    return 4 if torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx() else 3  # asks the system for its registers
+    return (
+        4 if torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx() else 3
+    )  # asks the system for its registers
 
 
 COMPILED: tuple[int, ...] = (best_level(),)
@@ -79,7 +84,9 @@ class Function(NamedTuple):
     dtypes: tuple[torch.dtype, ...]
     """Of the tensors."""
     sizes: Callable[..., Sequence[int | tuple[int, ...]]]
-    """Of the numbers: how many numbers each tensor holds, contiguous; or its shape, if only its last axis has to be."""
+    """Of the numbers: how many numbers each tensor holds, contiguous; or its shape, if only its
+    last axis has to be.
+    """
 
 
 FUNCTIONS: dict[str, Function] = {}
@@ -94,18 +101,22 @@ def declare(name: str, letters: str, sizes: Callable[..., Sequence[int | tuple[i
     """Say what ``EXPORT(name)`` takes, beside where it is called.
 
     Args:
-        name: Its name; with a ``T`` in ``letters`` there are two, ``name_float32`` and ``name_bfloat16``.
-        letters: The tensors' dtypes: ``f`` float32, ``h`` bfloat16, ``T`` either, ``l`` int64, ``b`` uint8,
-            ``?`` bool.
+        name: Its name; with a ``T`` in ``letters`` there are two, ``name_float32`` and
+            ``name_bfloat16``.
+        letters: The tensors' dtypes: ``f`` float32, ``h`` bfloat16, ``T`` either, ``l`` int64,
+            ``b`` uint8, ``?`` bool.
         sizes: :attr:`Function.sizes`; -1 for what fits nothing.
     """
     both = {f"{name}_float32": "f", f"{name}_bfloat16": "h"}
     for each, letter in (both if "T" in letters else {name: ""}).items():
-        FUNCTIONS[each] = Function(tuple(_DTYPES[letter if found == "T" else found] for found in letters), sizes)
+        FUNCTIONS[each] = Function(
+            tuple(_DTYPES[letter if found == "T" else found] for found in letters), sizes
+        )
 
 
 def address(tensor: Tensor, dtype: torch.dtype, size: int | tuple[int, ...]) -> int:
-    """Where the numbers of a tensor are in memory, once it is what C++ takes it for: every address comes from here.
+    """Where the numbers of a tensor are in memory, once it is what C++ takes it for: every address
+    comes from here.
 
     ``size`` is as in :attr:`Function.sizes`.
     """
@@ -114,11 +125,17 @@ def address(tensor: Tensor, dtype: torch.dtype, size: int | tuple[int, ...]) -> 
     else:
         fits = tensor.shape == size and tensor.stride(-1) == 1
     if not (fits and tensor.dtype is dtype and tensor.is_cpu):
-        shape, expected = tuple(tensor.shape), f"{size} numbers, contiguous" if type(size) is int else f"shape {size}"
+        shape = tuple(tensor.shape)
+        if type(size) is int:
+            expected = f"{size} numbers, contiguous"
+        else:
+            expected = f"shape {size}"
         raise InputError(
-            f"a tensor of shape {shape}, {tensor.dtype} on {tensor.device}, strides {tensor.stride()}",
+            f"a tensor of shape {shape}, {tensor.dtype} on {tensor.device}, strides "
+            f"{tensor.stride()}",
             f"{expected}, of {dtype} on the CPU",
-            "Move the module and its input to one device, and give its weights the shapes that it was built with.",
+            "Move the module and its input to one device, and give its weights the shapes that it "
+            "was built with.",
         )
     return tensor.data_ptr()
 
@@ -137,10 +154,12 @@ class Library:
     functions: dict[tuple[int, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Call a declared function: the one gate between Python and C++, which receives addresses only.
+        """Call a declared function: the one gate between Python and C++, which receives addresses
+        only.
 
-        It gets the addresses of its tensors, integers of 64 bits, floats as ``double``, and last the strides of tensors
-        that have a shape, but for their last one. The result is what the function returns: 0 if all is well.
+        It gets the addresses of its tensors, integers of 64 bits, floats as ``double``, and last
+        the strides of tensors that have a shape, but for their last one. The result is what the
+        function returns: 0 if all is well.
 
         Args:
             name: One of :data:`FUNCTIONS`.
@@ -152,7 +171,9 @@ class Library:
         given: list[int] = []
         strides: tuple[int, ...] = ()
         for tensor, dtype, size in zip(arguments, dtypes, sizes(*numbers), strict=False):
-            if tensor.dtype is not dtype or not tensor.is_cpu:  # all this is what address() does, without a call
+            if (
+                tensor.dtype is not dtype or not tensor.is_cpu
+            ):  # all this is what address() does, without a call
                 address(tensor, dtype, size)
             if not (tensor.numel() == size and tensor.is_contiguous()):
                 if tensor.shape != size or tensor.stride(-1) != 1:
@@ -165,9 +186,12 @@ class Library:
         return result
 
     def _declared(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What a call needs of a function, looked up once: converting by declared types is three times as fast."""
+        """What a call needs of a function, looked up once: converting by declared types is three
+        times as fast.
+        """
         dtypes, sizes = FUNCTIONS[name]
-        numbers, count = arguments[len(dtypes) :], len(dtypes)
+        numbers = arguments[len(dtypes) :]
+        count = len(dtypes)
         strides = sum(len(size) - 1 for size in sizes(*numbers) if isinstance(size, tuple))
         function = getattr(self.code, f"glassformer_{name}_{self.level}")
         types = [ctypes.c_double if isinstance(each, float) else ctypes.c_int64 for each in numbers]
@@ -177,16 +201,17 @@ class Library:
 
 
 def library() -> Library | None:
-    """The library, compiled on first use; None if it is disabled, or cannot be compiled or loaded. Warns once why.
+    """The library, compiled on first use; None if it is disabled, or cannot be compiled or loaded.
+    Warns once why.
 
-    A wheel of this platform brings it along. Otherwise it is compiled, and cached in the folder ``glassformer`` of
-    ``$TORCH_EXTENSIONS_DIR`` or of the user's cache. Compiling takes some seconds and needs a C++ compiler: ``$CXX``,
-    otherwise ``c++``, ``g++`` or ``clang++``. Machines with other instruction sets, which may share the folder, compile
-    a library of their own.
+    A wheel of this platform brings it along. Otherwise it is compiled, and cached in the folder
+    ``glassformer`` of ``$TORCH_EXTENSIONS_DIR`` or of the user's cache. Compiling takes some
+    seconds and needs a C++ compiler: ``$CXX``, otherwise ``c++``, ``g++`` or ``clang++``. Machines
+    with other instruction sets, which may share the folder, compile a library of their own.
 
-    A library runs with the rights of its user. Therefore it is loaded only from a folder that belongs to this user and
-    is closed to others, and only if the hash in its name is that of its content. If there is no such folder, each
-    process compiles a library of its own.
+    A library runs with the rights of its user. Therefore it is loaded only from a folder that
+    belongs to this user and is closed to others, and only if the hash in its name is that of its
+    content. If there is no such folder, each process compiles a library of its own.
     """
     found, problem = look()
     if problem:
@@ -196,18 +221,28 @@ def library() -> Library | None:
 
 @functools.cache
 def look() -> tuple[Library | None, str]:
-    """The same library, and in place of the warning its text: what is wrong and what to change, or an empty string."""
+    """The same library, and in place of the warning its text: what is wrong and what to change, or
+    an empty string.
+    """
     if os.environ.get(SWITCH, "0") not in ("", "0"):
         return None, _slow(f"{SWITCH} is set", f"Unset {SWITCH} before the first use to have it.")
     if os.name == "nt":
         return None, _slow("there is none for Windows", "Use Linux or macOS.")
     if PREBUILT.exists():
-        with suppress(OSError):  # a C library that is too old, or a torch without this OpenMP: compile one here
+        with suppress(
+            OSError
+        ):  # a C library that is too old, or a torch without this OpenMP: compile one here
             folder = Path(torch.__file__).parent
-            for openmp in (*folder.glob("lib/libgomp*"), *folder.parent.glob("torch.libs/libgomp*")):
-                ctypes.CDLL(str(openmp), ctypes.RTLD_GLOBAL)  # torch's own, so that there is one in the process
+            for openmp in (
+                *folder.glob("lib/libgomp*"),
+                *folder.parent.glob("torch.libs/libgomp*"),
+            ):
+                ctypes.CDLL(
+                    str(openmp), ctypes.RTLD_GLOBAL
+                )  # torch's own, so that there is one in the process
             return _load(PREBUILT), ""
-    problem, stem = "", _stem()
+    problem = ""
+    stem = _stem()
     with ExitStack() as stack:
         try:
             folder = _private_folder()
@@ -215,10 +250,15 @@ def look() -> tuple[Library | None, str]:
             if library is None and not os.access(folder, os.W_OK):
                 raise PermissionError(f"{folder} is read-only")
         except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-            fix, library = "Set TORCH_EXTENSIONS_DIR to a folder of yours.", None
+            fix = "Set TORCH_EXTENSIONS_DIR to a folder of yours."
+            library = None
             temporary = tempfile.TemporaryDirectory
             try:  # a loaded library stays in memory when its folder is removed
-                folder = Path(stack.enter_context(temporary(prefix="glassformer_", ignore_cleanup_errors=True)))
+                folder = Path(
+                    stack.enter_context(
+                        temporary(prefix="glassformer_", ignore_cleanup_errors=True)
+                    )
+                )
             except OSError:
                 return None, _slow(f"no folder can hold it ({first_line(error)})", fix)
             problem = f"The C++ library cannot be cached, so each process compiles it: {first_line(error)}. {fix}"
@@ -242,15 +282,23 @@ def _slow(reason: str, fix: str) -> str:
 def _warn_once(problem: str) -> None:
     # The caller's line: modules are called through torch.
     packages = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
-    level, frame = 1, sys._getframe()
+    level = 1
+    frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(packages):
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level = level + 1
     warnings.warn(problem, stacklevel=level)
 
 
 def _private_folder() -> Path:
-    """The folder of libraries, made if it is missing; OSError if other users could put a library there."""
-    base = os.environ.get("TORCH_EXTENSIONS_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """The folder of libraries, made if it is missing; OSError if other users could put a library
+    there.
+    """
+    base = (
+        os.environ.get("TORCH_EXTENSIONS_DIR")
+        or os.environ.get("XDG_CACHE_HOME")
+        or Path.home() / ".cache"
+    )
     folder = Path(base).absolute() / "glassformer"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
@@ -262,7 +310,14 @@ def _private_folder() -> Path:
 def _stem() -> str:
     """Different for each source, system and C library: different machines may share a home."""
     sources = (each.read_text(encoding="utf-8") for each in sorted(FOLDER.glob("*.[ch]*")))
-    parts = (*sources, str(COMPILED), *map(str, _LEVEL_FLAGS), platform.machine(), sys.platform, *platform.libc_ver())
+    parts = (
+        *sources,
+        str(COMPILED),
+        *map(str, _LEVEL_FLAGS),
+        platform.machine(),
+        sys.platform,
+        *platform.libc_ver(),
+    )
     return f"native-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:16]}"
 
 
@@ -272,19 +327,31 @@ def _hashed(stem: str, library: Path) -> str:
 
 def _cached(folder: Path, stem: str) -> Path | None:
     """A complete library; loading a truncated one would end the process."""
-    return next((each for each in folder.glob(f"{stem}-*.so") if each.name == _hashed(stem, each)), None)
+    return next(
+        (each for each in folder.glob(f"{stem}-*.so") if each.name == _hashed(stem, each)), None
+    )
 
 
 def _compile(folder: Path, stem: str) -> Path:
-    """Compile in a folder of its own and rename, so that no process sees half a library; one line tells of it."""
-    for old in (*folder.glob("native-*.so"), *folder.glob("build-*")):  # of former versions, and of killed processes
+    """Compile in a folder of its own and rename, so that no process sees half a library; one line
+    tells of it.
+    """
+    for old in (
+        *folder.glob("native-*.so"),
+        *folder.glob("build-*"),
+    ):  # of former versions, and of killed processes
         with suppress(OSError):
             if time.time() - old.lstat().st_mtime > _KEPT:
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
-    begun, compiler = time.monotonic(), _compiler()
-    told = "glassformer: compiling its C++ library, once for this user; this takes up to a minute ..."
+    begun = time.monotonic()
+    compiler = _compiler()
+    told = (
+        "glassformer: compiling its C++ library, once for this user; this takes up to a minute ..."
+    )
     print(told, end="", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="build-", ignore_cleanup_errors=True) as build:
+    with tempfile.TemporaryDirectory(
+        dir=folder, prefix="build-", ignore_cleanup_errors=True
+    ) as build:
         draft = Path(build, "library.so")
         try:
             for threading in _THREADING:
@@ -305,20 +372,28 @@ def prebuild(library: Path) -> None:
 
 
 def _compiler() -> list[str]:
-    command = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, _COMPILERS), _COMPILERS[0])]
+    command = shlex.split(os.environ.get("CXX", "")) or [
+        next(filter(shutil.which, _COMPILERS), _COMPILERS[0])
+    ]
     if shutil.which(command[0]) is None:
         raise FileNotFoundError(f"there is no command {command[0]}")
     return command
 
 
 def _run_compiler(
-    compiler: Sequence[str], library: Path, levels: Iterable[int], threading: Sequence[str], linking: Sequence[str]
+    compiler: Sequence[str],
+    library: Path,
+    levels: Iterable[int],
+    threading: Sequence[str],
+    linking: Sequence[str],
 ) -> None:
-    """Every source at its levels, as many at a time as there are processors; then the library of all.
+    """Every source at its levels, as many at a time as there are processors; then the library of
+    all.
 
     A compiler that knows no AMX, as before GCC 11 and clang 12, compiles the level before it.
     """
-    amx, wanted = LEVELS.index("AMX"), {*levels}
+    amx = LEVELS.index("AMX")
+    wanted = {*levels}
     while True:
         commands = []
         for source in sorted(FOLDER.glob("*.cpp")):
@@ -334,17 +409,27 @@ def _run_compiler(
             if amx not in wanted:
                 raise
             wanted = wanted - {amx} | {amx - 1}
-    _run([*compiler, *linking, "-shared", *(command[-1] for command in commands), "-o", str(library)])
+    _run(
+        [*compiler, *linking, "-shared", *(command[-1] for command in commands), "-o", str(library)]
+    )
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+    )
     if done.returncode != 0:
         lines = [*(done.stdout + done.stderr).strip().splitlines(), f"exit code {done.returncode}"]
-        raise RuntimeError(f"{command[0]}: {next((line for line in lines if 'error' in line), lines[0])}")
+        raise RuntimeError(
+            f"{command[0]}: {next((line for line in lines if 'error' in line), lines[0])}"
+        )
 
 
 def _load(library: Path) -> Library:
     code = ctypes.CDLL(str(library))
-    found = (level for level in range(max(COMPILED), 0, -1) if hasattr(code, f"glassformer_some_rows_{level}"))
+    found = (
+        level
+        for level in range(max(COMPILED), 0, -1)
+        if hasattr(code, f"glassformer_some_rows_{level}")
+    )
     return Library(code, next(found, 0))

@@ -1,4 +1,6 @@
-"""The course's GPT-OSS lab from end to end, under its own names: parts, model, training, generation, report."""
+"""The course's GPT-OSS lab from end to end, under its own names: parts, model, training,
+generation, report.
+"""
 
 from glassformer.labs.gpt_oss.course import GroupedQueryAttention as GroupedQueryAttention
 from glassformer.labs.gpt_oss.course import MixtureOfExperts as MixtureOfExperts
@@ -9,7 +11,9 @@ from glassformer.labs.gpt_oss.course import SwiGLUFeedForward as SwiGLUFeedForwa
 from glassformer.labs.gpt_oss.course import Transformer as Transformer
 from glassformer.labs.gpt_oss.course import TransformerBlock as TransformerBlock
 from glassformer.labs.gpt_oss.course import calculate_attention as calculate_attention
-from glassformer.labs.gpt_oss.course import calculate_sliding_attention as calculate_sliding_attention
+from glassformer.labs.gpt_oss.course import (
+    calculate_sliding_attention as calculate_sliding_attention,
+)
 from glassformer.labs.gpt_oss.course_training import calc_per_token_acc as calc_per_token_acc
 from glassformer.labs.gpt_oss.course_training import eval_acc as eval_acc
 from glassformer.labs.gpt_oss.course_training import generate as generate

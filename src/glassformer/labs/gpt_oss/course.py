@@ -1,7 +1,8 @@
 """The course's layers and model, under its names: attention written out, the rest from the library.
 
-Attention is computed by hand here, as the course demands. The library's :func:`~glassformer.layers.attention.attend`
-computes the same with PyTorch's fused kernel and a cache; :meth:`Transformer.decoder` is the model that uses it.
+Attention is computed by hand here, as the course demands. The library's
+:func:`~glassformer.layers.attention.attend` computes the same with PyTorch's fused kernel and a
+cache; :meth:`Transformer.decoder` is the model that uses it.
 """
 
 import math
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.layers import experts, feedforward
 from glassformer.layers.blocks import initialise
 from glassformer.layers.experts import Router as Router
@@ -29,7 +30,9 @@ class SwiGLUFeedForward(feedforward.SwiGLU):
 
 
 class RotaryPositionalEmbedding(RotaryEmbedding):
-    """The rotary embedding, with cosines and sines computed in advance; those of later positions when needed."""
+    """The rotary embedding, with cosines and sines computed in advance; those of later positions
+    when needed.
+    """
 
     cos: Tensor
     sin: Tensor
@@ -57,17 +60,26 @@ def calculate_attention(
     device: torch.device,
     mask: Bool[Tensor, "query key"] | Float[Tensor, "query key"] | None = None,
 ) -> Float[Tensor, "batch head position v_dim"]:
-    """``softmax(scale * q (w k)^T + M) v`` for every head, with ``q`` and ``k`` rotated by their positions.
+    """``softmax(scale * q (w k)^T + M) v`` for every head, with ``q`` and ``k`` rotated by their
+    positions.
 
-    Consecutive query heads share a key-value head. ``mask`` is M itself, or True where a query (row) may see a key
-    (column); None is causal.
+    Consecutive query heads share a key-value head. ``mask`` is M itself, or True where a query
+    (row) may see a key (column); None is causal.
     """
-    mask = _band(q.shape[2], q.shape[2], device) if mask is None else mask
-    q, k = rope(q), rope(k)
+    if mask is None:
+        mask = _band(q.shape[2], q.shape[2], device)
+    else:
+        mask = mask
+    q = rope(q)
+    k = rope(k)
     group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    k = k.repeat_interleave(group, dim=1)
+    v = v.repeat_interleave(group, dim=1)
     scores = scale * (q @ (key_weights[:, None, None] * k).mT)
-    scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    if mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, -math.inf)
+    else:
+        scores = scores + mask
     return scores.softmax(dim=-1) @ v
 
 
@@ -81,30 +93,48 @@ def calculate_sliding_attention(
     device: torch.device,
     window_size: int,
 ) -> Float[Tensor, "batch head position v_dim"]:
-    """As :func:`calculate_attention`, where each query sees itself and the ``window_size`` tokens before it."""
-    return calculate_attention(q, k, v, key_weights, rope, scale, device, _band(q.shape[2], window_size, device))
+    """As :func:`calculate_attention`, where each query sees itself and the ``window_size`` tokens
+    before it.
+    """
+    return calculate_attention(
+        q, k, v, key_weights, rope, scale, device, _band(q.shape[2], window_size, device)
+    )
 
 
 def _band(length: int, before: int, device: torch.device) -> Bool[Tensor, "query key"]:
     """True where a key is the query's own or one of the ``before`` keys before it."""
-    require(before >= 0, f"window_size = {before}", "0 or more previous tokens", "0 sees the token alone.")
+    if not before >= 0:
+        raise InputError(
+            got=f"window_size = {before}",
+            expected="0 or more previous tokens",
+            fix="0 sees the token alone.",
+        )
     positions = torch.arange(length, device=device)
     distance = positions[:, None] - positions
     return (distance >= 0) & (distance <= before)
 
 
 class GroupedQueryAttention(nn.Module):
-    """Causal grouped-query attention with rotary positions and a learned factor per head on its keys.
+    """Causal grouped-query attention with rotary positions and a learned factor per head on its
+    keys.
 
-    Source: Ainslie et al. 2023, arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv 2407.10855.
+    Source: Ainslie et al. 2023, arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv
+    2407.10855.
     """
 
-    def __init__(self, hidden_dim: int, num_heads: int, head_dim: int, num_kv_heads: int | None = None) -> None:
+    def __init__(
+        self, hidden_dim: int, num_heads: int, head_dim: int, num_kv_heads: int | None = None
+    ) -> None:
         super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads or num_heads, head_dim
-        got = f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}"
-        fix = "Each key-value head serves an equal number of query heads."
-        require(num_heads % self.num_kv_heads == 0, got, "a divisor of num_heads", fix)
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads or num_heads
+        self.head_dim = head_dim
+        if num_heads % self.num_kv_heads != 0:
+            raise InputError(
+                got=f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}",
+                expected="a divisor of num_heads",
+                fix="Each key-value head serves an equal number of query heads.",
+            )
         self.scale = head_dim**-0.5
         self.query = nn.Linear(hidden_dim, num_heads * head_dim, bias=False)
         self.key = nn.Linear(hidden_dim, self.num_kv_heads * head_dim, bias=False)
@@ -113,39 +143,59 @@ class GroupedQueryAttention(nn.Module):
         self.key_weights = nn.Parameter(torch.ones(num_heads))
         self.rope = RotaryPositionalEmbedding(head_dim)
 
-    def forward(self, x: Float[Tensor, "batch position hidden_dim"]) -> Float[Tensor, "batch position hidden_dim"]:
+    def forward(
+        self, x: Float[Tensor, "batch position hidden_dim"]
+    ) -> Float[Tensor, "batch position hidden_dim"]:
         """Project, attend in every head, join the heads, project."""
         projected = (part(x) for part in (self.query, self.key, self.value))
         q, k, v = (part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in projected)
         return self.output(self.attend(q, k, v).transpose(1, 2).flatten(2))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "batch head position head_dim"]:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor
+    ) -> Float[Tensor, "batch head position head_dim"]:
         """:func:`calculate_attention` with the layer's own weights."""
         return calculate_attention(q, k, v, self.key_weights, self.rope, self.scale, q.device)
 
 
 class SWAttention(GroupedQueryAttention):
-    """:class:`GroupedQueryAttention` in which each token sees itself and the ``window_size`` tokens before it.
+    """:class:`GroupedQueryAttention` in which each token sees itself and the ``window_size`` tokens
+    before it.
 
     Source: Beltagy et al. 2020, "Longformer", arXiv 2004.05150.
     """
 
     def __init__(
-        self, hidden_dim: int, num_heads: int, head_dim: int, window_size: int, num_kv_heads: int | None = None
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        head_dim: int,
+        window_size: int,
+        num_kv_heads: int | None = None,
     ) -> None:
         super().__init__(hidden_dim, num_heads, head_dim, num_kv_heads)
         self.window_size = window_size
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "batch head position head_dim"]:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor
+    ) -> Float[Tensor, "batch head position head_dim"]:
         """:func:`calculate_sliding_attention` with the layer's own weights."""
-        weights, rope, device = self.key_weights, self.rope, q.device
-        return calculate_sliding_attention(q, k, v, weights, rope, self.scale, device, self.window_size)
+        weights = self.key_weights
+        rope = self.rope
+        device = q.device
+        return calculate_sliding_attention(
+            q, k, v, weights, rope, self.scale, device, self.window_size
+        )
 
 
 class MixtureOfExperts(experts.MixtureOfExperts):
-    """SwiGLU experts, of which each token passes through ``top_k``, weighted by a softmax over the chosen scores."""
+    """SwiGLU experts, of which each token passes through ``top_k``, weighted by a softmax over the
+    chosen scores.
+    """
 
-    def __init__(self, hidden_dim: int, inner_dim: int, num_experts: int = 8, top_k: int = 2) -> None:
+    def __init__(
+        self, hidden_dim: int, inner_dim: int, num_experts: int = 8, top_k: int = 2
+    ) -> None:
         super().__init__(hidden_dim, inner_dim, num_experts, top_k)
 
 
@@ -175,14 +225,18 @@ class TransformerBlock(nn.Module):
         if use_moe:
             self.ffn = MixtureOfExperts(hidden_dim, ff_dim, num_experts, top_k)
 
-    def forward(self, x: Float[Tensor, "batch position hidden_dim"]) -> Float[Tensor, "batch position hidden_dim"]:
+    def forward(
+        self, x: Float[Tensor, "batch position hidden_dim"]
+    ) -> Float[Tensor, "batch position hidden_dim"]:
         """Pass ``x`` through the block."""
         x = x + self.attention(self.attention_norm(x))
         return x + self.ffn(self.ffn_norm(x))
 
 
 class Transformer(nn.Module):
-    """The course's model. ``config`` describes the same model to the library; initial weights are drawn as there."""
+    """The course's model. ``config`` describes the same model to the library; initial weights are
+    drawn as there.
+    """
 
     def __init__(
         self,
@@ -207,7 +261,9 @@ class Transformer(nn.Module):
             n_layers,
             *sizes,
             num_kv_heads,
-            window=window_size + 1 if use_sliding_window_alternating else None,  # the library counts the query too
+            window=window_size + 1
+            if use_sliding_window_alternating
+            else None,  # the library counts the query too
             num_experts=num_experts if use_moe else None,
             top_k=top_k,
             key_weights=True,
@@ -220,7 +276,9 @@ class Transformer(nn.Module):
         initialise(self, {"layers": 2 * n_layers})
         nn.init.normal_(self.embedding.weight, std=Decoder.EMBEDDING_STD)
 
-    def forward(self, tokens: Int[Tensor, "batch position"]) -> Float[Tensor, "batch position vocab"]:
+    def forward(
+        self, tokens: Int[Tensor, "batch position"]
+    ) -> Float[Tensor, "batch position vocab"]:
         """Logits of the token after each position."""
         x = self.embedding(tokens)
         for layer in self.layers:
@@ -230,6 +288,9 @@ class Transformer(nn.Module):
     def decoder(self) -> Decoder:
         """The library's decoder with these weights, which it shares."""
         decoder = Decoder(self.config)
-        weights = {name.replace("output_proj.", "output."): weight for name, weight in self.named_parameters()}
+        weights = {
+            name.replace("output_proj.", "output."): weight
+            for name, weight in self.named_parameters()
+        }
         decoder.load_state_dict(weights, assign=True)
         return decoder

@@ -1,4 +1,6 @@
-"""The course's functions around the model, under its names: training, evaluation, greedy and nucleus generation."""
+"""The course's functions around the model, under its names: training, evaluation, greedy and
+nucleus generation.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -12,7 +14,9 @@ from glassformer.generation.sampling import SamplingRule
 from glassformer.progress import progress_bar
 
 Batches = Iterable[tuple[Tensor, Tensor] | list[Tensor]]
-"""Pairs (tokens, next tokens), both [batch, position]: a DataLoader of the course's data sets, for example."""
+"""Pairs (tokens, next tokens), both [batch, position]: a DataLoader of the course's data sets, for
+example.
+"""
 
 
 def train(
@@ -24,7 +28,8 @@ def train(
 ) -> list[float]:
     """Minimise the mean of ``-log p(next token)`` over all positions, one update a batch.
 
-    ``eval_fn(epoch, model)`` is called before the first epoch and after each. Returns each epoch's mean loss.
+    ``eval_fn(epoch, model)`` is called before the first epoch and after each. Returns each epoch's
+    mean loss.
     """
     place = _device(model)
     means = []
@@ -58,7 +63,9 @@ def calc_per_token_acc(model: nn.Module, data_loader: Batches) -> Float64[np.nda
 
 
 @torch.no_grad()
-def token_choice_greedy(model_logits: Float[Tensor, "batch position vocab"]) -> Int[Tensor, "batch 1"]:
+def token_choice_greedy(
+    model_logits: Float[Tensor, "batch position vocab"],
+) -> Int[Tensor, "batch 1"]:
     """The most likely token after the last position."""
     return model_logits[:, -1:].argmax(dim=-1)
 
@@ -70,9 +77,11 @@ def generate(
     gen_length: int,
     token_choice: Callable[[Tensor], Tensor] = token_choice_greedy,
 ) -> Int[Tensor, "batch gen_length"]:
-    """The ``gen_length`` tokens that continue each sequence: choose one, append it, run the model on all of it again.
+    """The ``gen_length`` tokens that continue each sequence: choose one, append it, run the model
+    on all of it again.
 
-    :func:`glassformer.generation.decoding.generate` keeps earlier keys and values in a cache instead.
+    :func:`glassformer.generation.decoding.generate` keeps earlier keys and values in a cache
+    instead.
     """
     model.eval()
     sequence = input.to(_device(model))
@@ -85,7 +94,8 @@ def generate(
 def get_dist_after_with_temp_and_topp(
     model_logits: Float[Tensor, "batch position vocab"], top_p: float, t: float
 ) -> Float[Tensor, "batch position vocab"]:
-    """``softmax(logits / t)``, cut to the fewest most likely tokens that reach ``top_p`` together, rescaled to sum 1.
+    """``softmax(logits / t)``, cut to the fewest most likely tokens that reach ``top_p`` together,
+    rescaled to sum 1.
 
     Source: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1.
     """
@@ -96,7 +106,9 @@ def get_dist_after_with_temp_and_topp(
 def token_choice_adv(
     model_logits: Float[Tensor, "batch position vocab"], top_p: float, t: float
 ) -> Int[Tensor, "batch 1"]:
-    """A token of the last position drawn from :func:`get_dist_after_with_temp_and_topp`, by torch's generator."""
+    """A token of the last position drawn from :func:`get_dist_after_with_temp_and_topp`, by torch's
+    generator.
+    """
     return SamplingRule(temperature=t, top_p=top_p).choose(model_logits[:, -1:])
 
 

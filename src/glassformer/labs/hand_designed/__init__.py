@@ -1,4 +1,6 @@
-"""The course's lab on hand-designed attention, under its own names: two transformers, three designs, training."""
+"""The course's lab on hand-designed attention, under its own names: two transformers, three
+designs, training.
+"""
 
 from glassformer.labs.hand_designed.course import PLOT_CONFIG as PLOT_CONFIG
 from glassformer.labs.hand_designed.course import TRAIN_CONFIG as TRAIN_CONFIG
@@ -14,9 +16,15 @@ from glassformer.labs.hand_designed.course import rescale_and_plot as rescale_an
 from glassformer.labs.hand_designed.course import save_figure as save_figure
 from glassformer.labs.hand_designed.course import set_random_seed as set_random_seed
 from glassformer.labs.hand_designed.course import train_loop as train_loop
-from glassformer.labs.hand_designed.course_tasks import generate_test_cases_first as generate_test_cases_first
-from glassformer.labs.hand_designed.course_tasks import generate_test_cases_identity as generate_test_cases_identity
-from glassformer.labs.hand_designed.course_tasks import generate_test_cases_unique as generate_test_cases_unique
+from glassformer.labs.hand_designed.course_tasks import (
+    generate_test_cases_first as generate_test_cases_first,
+)
+from glassformer.labs.hand_designed.course_tasks import (
+    generate_test_cases_identity as generate_test_cases_identity,
+)
+from glassformer.labs.hand_designed.course_tasks import (
+    generate_test_cases_unique as generate_test_cases_unique,
+)
 from glassformer.labs.hand_designed.course_tasks import make_batch_first as make_batch_first
 from glassformer.labs.hand_designed.course_tasks import make_batch_identity as make_batch_identity
 from glassformer.labs.hand_designed.course_tasks import make_batch_unique as make_batch_unique

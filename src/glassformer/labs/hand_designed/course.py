@@ -1,6 +1,8 @@
-"""The course's names: settings, plots, the two transformers and their comparison, the training loop.
+"""The course's names: settings, plots, the two transformers and their comparison, the training
+loop.
 
-:mod:`glassformer.handcraft.single_head` computes the heads and :mod:`glassformer.handcraft` designs them.
+:mod:`glassformer.handcraft.single_head` computes the heads and :mod:`glassformer.handcraft` designs
+them.
 """
 
 import math
@@ -29,7 +31,9 @@ from glassformer.handcraft.tasks import TASKS
 
 @dataclass(frozen=True)
 class PlotConfig:
-    """How the eight panels look, and where and as what they are saved; sizes in inches, fonts in points."""
+    """How the eight panels look, and where and as what they are saved; sizes in inches, fonts in
+    points.
+    """
 
     figure_width: float = 20.0
     figure_height: float = 5.0
@@ -93,7 +97,9 @@ def rescale_and_plot(
     show_xticks: bool = PLOT_CONFIG.show_xticks,
     show_yticks: bool = PLOT_CONFIG.show_yticks,
 ) -> None:
-    """Draw ``(arr - min) / (max - min)`` as a heat map on ``ax`` or pyplot's current axes; a constant as zeros."""
+    """Draw ``(arr - min) / (max - min)`` as a heat map on ``ax`` or pyplot's current axes; a
+    constant as zeros.
+    """
     ax = plt.gca() if ax is None else ax
     limits = (0.0 if vmin is None else vmin, 1.0 if vmax is None else vmax)
     panel(ax, rescaled(arr), title, x_lab, y_lab, limits=limits, colormap=colormap)
@@ -115,10 +121,14 @@ def save_figure(
     add_timestamp: bool = PLOT_CONFIG.add_timestamp,
     run_name: str | None = None,
 ) -> Path:
-    """Save ``fig`` as ``save_dir / run_name / name_YYYYmmdd_HHMMSS.save_format``; print and return the path."""
+    """Save ``fig`` as ``save_dir / run_name / name_YYYYmmdd_HHMMSS.save_format``; print and return
+    the path.
+    """
     stamp = f"_{datetime.now():%Y%m%d_%H%M%S}" if add_timestamp else ""
     options: dict[str, Any] = {"dpi": save_dpi, "bbox_inches": "tight"}
-    (path,) = style.save_figure(fig, Path(save_dir, run_name or ""), name + stamp, formats=[save_format], **options)
+    (path,) = style.save_figure(
+        fig, Path(save_dir, run_name or ""), name + stamp, formats=[save_format], **options
+    )
     print(f"figure saved: {path}")
     return path
 
@@ -126,25 +136,37 @@ def save_figure(
 class PytorchTransformer(nn.Module):
     """The PyTorch version: all queries at once, and trainable.
 
-    ``Qm``, ``Km`` and ``Vm`` are linear layers without bias, whose weights PyTorch stores transposed; ``pos`` is an
-    embedding of positions or None. The submission log holds the source of both methods, so that the formula stands in
-    them.
+    ``Qm``, ``Km`` and ``Vm`` are linear layers without bias, whose weights PyTorch stores
+    transposed; ``pos`` is an embedding of positions or None. The submission log holds the source of
+    both methods, so that the formula stands in them.
     """
 
     def __init__(
-        self, input_dim: int, qk_dim: int, v_dim: int, pos_dim: int | None = None, max_seq_len: int | None = 10
+        self,
+        input_dim: int,
+        qk_dim: int,
+        v_dim: int,
+        pos_dim: int | None = None,
+        max_seq_len: int | None = 10,
     ) -> None:
         super().__init__()
         _require_sizes(input_dim, qk_dim, v_dim, pos_dim, max_seq_len)
-        self.pos = None if pos_dim is None or max_seq_len is None else nn.Embedding(max_seq_len, pos_dim)
+        if pos_dim is None or max_seq_len is None:
+            self.pos = None
+        else:
+            self.pos = nn.Embedding(max_seq_len, pos_dim)
         total_dim = input_dim + (pos_dim or 0)
         self.Qm = nn.Linear(total_dim, qk_dim, bias=False)
         self.Km = nn.Linear(total_dim, qk_dim, bias=False)
         self.Vm = nn.Linear(total_dim, v_dim, bias=False)
         self.d_k = qk_dim
 
-    def forward(self, seq: Float[Tensor, "*batch position input_dim"]) -> Float[Tensor, "*batch position v_dim"]:
-        """``softmax(Q Kᵀ / sqrt(d_k)) V`` of one sequence, or of a batch of sequences of one length."""
+    def forward(
+        self, seq: Float[Tensor, "*batch position input_dim"]
+    ) -> Float[Tensor, "*batch position v_dim"]:
+        """``softmax(Q Kᵀ / sqrt(d_k)) V`` of one sequence, or of a batch of sequences of one
+        length.
+        """
         _require_sequence(seq, self)
         if self.pos is not None:
             positions = self.pos.weight[: seq.shape[-2]]
@@ -158,17 +180,26 @@ class PytorchTransformer(nn.Module):
 
     def to_weights(self) -> HeadWeights:
         """The weights as matrices in float64."""
-        Km, Qm, Vm = (layer.weight.detach().double().cpu().numpy().T for layer in (self.Km, self.Qm, self.Vm))
-        pos = None if self.pos is None else self.pos.weight.detach().double().cpu().numpy()
+        Km, Qm, Vm = (
+            layer.weight.detach().double().cpu().numpy().T for layer in (self.Km, self.Qm, self.Vm)
+        )
+        if self.pos is None:
+            pos = None
+        else:
+            pos = self.pos.weight.detach().double().cpu().numpy()
         return HeadWeights(Km, Qm, Vm, pos)
 
 
-def _require_sizes(input_dim: int, qk_dim: int, v_dim: int, pos_dim: int | None, max_seq_len: int | None) -> None:
+def _require_sizes(
+    input_dim: int, qk_dim: int, v_dim: int, pos_dim: int | None, max_seq_len: int | None
+) -> None:
     require_positive(input_dim=input_dim, qk_dim=qk_dim, v_dim=v_dim)
     if pos_dim is None:
         return
     if max_seq_len is None:
-        raise InputError(f"pos_dim = {pos_dim} without max_seq_len", "both or neither", "Pass max_seq_len.")
+        raise InputError(
+            f"pos_dim = {pos_dim} without max_seq_len", "both or neither", "Pass max_seq_len."
+        )
     require_positive(pos_dim=pos_dim, max_seq_len=max_seq_len)
 
 
@@ -184,13 +215,17 @@ def _require_sequence(seq: Tensor, head: PytorchTransformer) -> None:
     if not 1 <= seq.shape[-2] <= longest:
         raise InputError(
             got=f"a sequence of {seq.shape[-2]} positions",
-            expected="at least one" if head.pos is None else f"1 to {longest}, one row of pos for each",
+            expected="at least one"
+            if head.pos is None
+            else f"1 to {longest}, one row of pos for each",
             fix="Change the sequence's length, or give pos more rows.",
         )
 
 
 class NumpyTransformer:
-    """The NumPy version: one head with the given weights, as in :class:`~glassformer.handcraft.HeadWeights`."""
+    """The NumPy version: one head with the given weights, as in
+    :class:`~glassformer.handcraft.HeadWeights`.
+    """
 
     def __init__(
         self,
@@ -200,7 +235,10 @@ class NumpyTransformer:
         pos: Num[np.ndarray, "max_seq_len pos_dim"] | None = None,
     ) -> None:
         self.weights = HeadWeights(Km, Qm, Vm, pos)
-        self.Km, self.Qm, self.Vm, self.pos = self.weights.Km, self.weights.Qm, self.weights.Vm, self.weights.pos
+        self.Km = self.weights.Km
+        self.Qm = self.weights.Qm
+        self.Vm = self.weights.Vm
+        self.pos = self.weights.pos
         self.qk_dim = self.weights.qk_dim
 
     def forward(
@@ -216,7 +254,8 @@ class NumpyTransformer:
     ) -> Float[np.ndarray, "position v_dim"]:
         """``softmax(Q Kᵀ / sqrt(qk_dim)) V`` for one sequence, with Q = x Qm, K = x Km, V = x Vm.
 
-        ``verbose`` prints every intermediate result; ``plot`` shows the eight panels, and ``save_plot`` saves them.
+        ``verbose`` prints every intermediate result; ``plot`` shows the eight panels, and
+        ``save_plot`` saves them.
         """
         head = NumpyHead(self.weights)
         if verbose:
@@ -256,9 +295,20 @@ class NumpyTransformer:
             "FigureClass": style.StyledFigure,
         }
         figure, axes = plt.subplots(config.nrows, config.ncols, **options)
-        colors, fonts = (config.colormap, config.vmin, config.vmax), (config.title_fontsize, config.label_fontsize)
+        colors = (config.colormap, config.vmin, config.vmax)
+        fonts = (config.title_fontsize, config.label_fontsize)
         for ax, ((title, x_lab, y_lab), matrix) in zip(axes.flat[:8], shown.items(), strict=True):
-            rescale_and_plot(matrix.T, title, ax, x_lab, y_lab, *colors, *fonts, config.show_xticks, config.show_yticks)
+            rescale_and_plot(
+                matrix.T,
+                title,
+                ax,
+                x_lab,
+                y_lab,
+                *colors,
+                *fonts,
+                config.show_xticks,
+                config.show_yticks,
+            )
         for ax in axes.flat[8:]:
             ax.set_axis_off()
         return figure
@@ -277,15 +327,23 @@ def compare_transformers(
     """Run both heads on ``seq``, with the eight panels of each, and return both outputs."""
     learned = NumpyTransformer(**learned_transformer.to_weights().matrices)
     print(f"{' Hand Designed ':=^80}")
-    out_hand = hand_transformer.forward(seq, False, plot, save_plot, "hand_designed", run_name, config=config)
+    out_hand = hand_transformer.forward(
+        seq, False, plot, save_plot, "hand_designed", run_name, config=config
+    )
     print(f"{' Learned ':=^80}")
-    return out_hand, learned.forward(seq, False, plot, save_plot, "learned", run_name, config=config)
+    return out_hand, learned.forward(
+        seq, False, plot, save_plot, "learned", run_name, config=config
+    )
 
 
 def hand_designed_weights(task: str) -> dict[str, Any]:
-    """The designed weights Km, Qm, Vm and pos (None where the task needs no positions) for a built-in task."""
+    """The designed weights Km, Qm, Vm and pos (None where the task needs no positions) for a
+    built-in task.
+    """
     if task not in TASKS:
-        raise InputError(f"the task {task!r}", f"one of {', '.join(TASKS)}", "Choose one of the built-in tasks.")
+        raise InputError(
+            f"the task {task!r}", f"one of {', '.join(TASKS)}", "Choose one of the built-in tasks."
+        )
     weights = design(TASKS[task]()).weights
     return {"Km": weights.Km, "Qm": weights.Qm, "Vm": weights.Vm, "pos": weights.pos}
 
@@ -307,14 +365,15 @@ def train_loop(
 ) -> tuple[PytorchTransformer, float]:
     """Train a new head on one sequence per update and return it with the last loss.
 
-    ``make_batch`` returns a sequence ``[position, input_dim]`` and its target ``[position, v_dim]``. ``remove_cls``
-    leaves out the output of CLS. ``config`` gives the optimizer, momentum, weight decay and loss. Shapes that do not
-    fit and a loss that diverges raise InputError.
+    ``make_batch`` returns a sequence ``[position, input_dim]`` and its target ``[position,
+    v_dim]``. ``remove_cls`` leaves out the output of CLS. ``config`` gives the optimizer, momentum,
+    weight decay and loss. Shapes that do not fit and a loss that diverges raise InputError.
     """
     if seed is not None:
         set_random_seed(seed)
     head = PytorchTransformer(input_dim, qk_dim, v_dim, pos_dim, max_seq_len)
-    weights, decay = list(head.parameters()), config.weight_decay
+    weights = list(head.parameters())
+    decay = config.weight_decay
     optimizer: torch.optim.Optimizer = torch.optim.Adam(weights, lr=lr, weight_decay=decay)
     if config.optimizer == "sgd":
         optimizer = torch.optim.SGD(weights, lr=lr, momentum=config.momentum, weight_decay=decay)
@@ -324,7 +383,9 @@ def train_loop(
         sequence, target = make_batch()
         output = head(sequence)[int(remove_cls) :]
         if output.shape != target.shape:
-            got = f"a target of shape {list(target.shape)} for outputs of shape {list(output.shape)}"
+            got = (
+                f"a target of shape {list(target.shape)} for outputs of shape {list(output.shape)}"
+            )
             raise InputError(got, "equal shapes", "Change make_batch, v_dim or remove_cls.")
         loss = loss_fn(output, target)
         optimizer.zero_grad()
@@ -332,7 +393,11 @@ def train_loop(
         optimizer.step()
         final_loss = loss.item()
         if not math.isfinite(final_loss):
-            raise InputError(f"lr = {lr}, with a loss of {final_loss} at step {step}", "a finite loss", "Lower lr.")
+            raise InputError(
+                f"lr = {lr}, with a loss of {final_loss} at step {step}",
+                "a finite loss",
+                "Lower lr.",
+            )
         if step % log_interval == 0:
             print(f"Step {step}: loss {final_loss:.6f}")
     return head, final_loss

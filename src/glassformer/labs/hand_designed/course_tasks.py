@@ -1,4 +1,5 @@
-"""The course's three tasks as it states them: random cases, batches for its training loop, and its submission log.
+"""The course's three tasks as it states them: random cases, batches for its training loop, and its
+submission log.
 
 Random numbers come from the global generators of Python and NumPy, as in the course, so that
 :func:`~glassformer.labs.hand_designed.course.set_random_seed` gives the course's own sequences.
@@ -23,12 +24,14 @@ from glassformer.labs.hand_designed.course import (
     set_random_seed,
 )
 
-# Vectors of one length. A run-time checker of types that looks into them would draw from the same generators.
+# Vectors of one length. A run-time checker of types that looks into them would draw from the same
+# generators.
 Tokens = Sequence[Any]
 Case = tuple[Float[np.ndarray, "position token_dim"], Float[np.ndarray, "letter v_dim"]]
 
 SHOWN = {"identity": "ABBCC", "copy_first": "ABB", "unique": "ABCC"}
-"""The course's tasks, and the sequence on which it compares the designed head with the trained one."""
+"""The course's tasks, and the sequence on which it compares the designed head with the trained one.
+"""
 
 _ONE_HOT: Tokens = list(np.eye(3))
 _WITH_CLS: Tokens = list(np.eye(4)[:3])
@@ -36,7 +39,8 @@ _WITH_CLS: Tokens = list(np.eye(4)[:3])
 
 def shown_sequence(task: str) -> tuple[Float[np.ndarray, "position token_dim"], list[str]]:
     """The sequence of :data:`SHOWN` as vectors, and names for its positions."""
-    space, text = TASKS[task]().space, SHOWN[task]
+    space = TASKS[task]().space
+    text = SHOWN[task]
     return space.one_hot(space.block([space.encode(text)]))[0], ["CLS"] * space.has_cls + list(text)
 
 
@@ -53,7 +57,9 @@ def generate_test_cases_first(tokens: Tokens, max_len: int = 5) -> Case:
 
 
 def generate_test_cases_unique(tokens: Tokens, max_len: int = 5) -> Case:
-    """CLS and 1 to ``max_len - 1`` random tokens; +1 for each token that occurs once, -1 for the others."""
+    """CLS and 1 to ``max_len - 1`` random tokens; +1 for each token that occurs once, -1 for the
+    others.
+    """
     sequence = _random_sequence(tokens, max_len)
     same = (sequence[:, None] == sequence[None]).all(axis=2)
     target = np.where(same.sum(axis=1, keepdims=True) == 1, 1.0, -1.0)
@@ -75,7 +81,11 @@ def make_batch_unique(tokens: Tokens = _WITH_CLS, max_len: int = 5) -> tuple[Ten
     return _tensors(generate_test_cases_unique(tokens, max_len))
 
 
-MAKE_BATCH = {"identity": make_batch_identity, "copy_first": make_batch_first, "unique": make_batch_unique}
+MAKE_BATCH = {
+    "identity": make_batch_identity,
+    "copy_first": make_batch_first,
+    "unique": make_batch_unique,
+}
 
 
 def submission() -> dict[str, Any]:

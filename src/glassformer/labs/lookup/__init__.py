@@ -19,11 +19,15 @@ from glassformer.labs.lookup.course import generate_synthetic_data as generate_s
 from glassformer.labs.lookup.course import greedy_decode as greedy_decode
 from glassformer.labs.lookup.course import plot_cross_attention as plot_cross_attention
 from glassformer.labs.lookup.course import train_model as train_model
-from glassformer.labs.lookup.course_network import CrossAttentionLookupModel as CrossAttentionLookupModel
+from glassformer.labs.lookup.course_network import (
+    CrossAttentionLookupModel as CrossAttentionLookupModel,
+)
 from glassformer.labs.lookup.course_network import Decoder as Decoder
 from glassformer.labs.lookup.course_network import DecoderLayer as DecoderLayer
 from glassformer.labs.lookup.course_network import Encoder as Encoder
 from glassformer.labs.lookup.course_network import EncoderLayer as EncoderLayer
 from glassformer.labs.lookup.course_network import MultiHeadAttention as MultiHeadAttention
-from glassformer.labs.lookup.course_network import PositionWiseFeedForward as PositionWiseFeedForward
+from glassformer.labs.lookup.course_network import (
+    PositionWiseFeedForward as PositionWiseFeedForward,
+)
 from glassformer.labs.lookup.experiments import LAB as LAB

@@ -21,8 +21,13 @@ from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
 from glassformer.training import Batch
 from glassformer.training.sequence_tasks import all_right, target_loss
 
-D_MODEL, NUM_HEADS, NUM_LAYERS, D_FF = 64, 4, 1, 128
-BATCH_SIZE, LEARNING_RATE, NUM_EPOCHS = 32, 1e-4, 50
+D_MODEL = 64
+NUM_HEADS = 4
+NUM_LAYERS = 1
+D_FF = 128
+BATCH_SIZE = 32
+LEARNING_RATE = 1e-4
+NUM_EPOCHS = 50
 MAX_SEQ_LEN = 10
 
 VOCAB = dict(lookup.VOCAB)
@@ -33,24 +38,31 @@ FACT_PAIRS = list(FACTS_DICT.items())
 
 
 LookupSample: TypeAlias = dict[str, Any]
-"""``enc_input`` (five tokens), ``dec_target`` (the value and ``[EOS]``) and ``query_val_id`` (the value)."""
+"""``enc_input`` (five tokens), ``dec_target`` (the value and ``[EOS]``) and ``query_val_id`` (the
+value).
+"""
 
 
 def generate_synthetic_data(num_samples: int) -> list[LookupSample]:
-    """Draw examples with numpy's global generator: ``NAME``, then ``COLOR``, key, ``ITEM``, value in a random order."""
+    """Draw examples with numpy's global generator: ``NAME``, then ``COLOR``, key, ``ITEM``, value
+    in a random order.
+    """
     require_positive(num_samples=num_samples)
     samples: list[LookupSample] = []
     for _ in range(num_samples):
         key, value = FACT_PAIRS[np.random.randint(len(FACT_PAIRS))]  # noqa: NPY002 - the seed's generator
         fact = [VOCAB["COLOR"], key, VOCAB["ITEM"], value]
         np.random.shuffle(fact)  # noqa: NPY002
-        enc_input, dec_target = torch.tensor([VOCAB["NAME"], *fact]), torch.tensor([value, EOS])
+        enc_input = torch.tensor([VOCAB["NAME"], *fact])
+        dec_target = torch.tensor([value, EOS])
         samples.append({"enc_input": enc_input, "dec_target": dec_target, "query_val_id": value})
     return samples
 
 
 class LookupDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """(enc_input, dec_input, true_target), where dec_input is the target shifted right, starting with ``[SOS]``."""
+    """(enc_input, dec_input, true_target), where dec_input is the target shifted right, starting
+    with ``[SOS]``.
+    """
 
     def __init__(self, data: Sequence[LookupSample]) -> None:
         self.data = data
@@ -60,13 +72,20 @@ class LookupDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
 
     def __getitem__(self, idx: int) -> tuple[Tensor, Tensor, Tensor]:
         target = self.data[idx]["dec_target"]
-        return self.data[idx]["enc_input"], torch.cat([target.new_tensor([SOS]), target[:-1]]), target
+        return (
+            self.data[idx]["enc_input"],
+            torch.cat([target.new_tensor([SOS]), target[:-1]]),
+            target,
+        )
 
 
 def collate_fn(batch: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """enc_inputs, dec_inputs, dec_targets padded with ``[PAD]``, src_padding_mask, tgt_padding_mask (True: padding)."""
+    """enc_inputs, dec_inputs, dec_targets padded with ``[PAD]``, src_padding_mask, tgt_padding_mask
+    (True: padding).
+    """
     enc_inputs, dec_inputs, dec_targets = (
-        pad_sequence([parts[place] for parts in batch], batch_first=True, padding_value=PAD) for place in range(3)
+        pad_sequence([parts[place] for parts in batch], batch_first=True, padding_value=PAD)
+        for place in range(3)
     )
     return enc_inputs, dec_inputs, dec_targets, enc_inputs == PAD, dec_inputs == PAD
 
@@ -80,8 +99,8 @@ def train_model(
 ) -> History:
     """Train with Adam, and end with the weights of the epoch with the lowest validation loss.
 
-    Arguments, result and errors as for :func:`~glassformer.labs.loaders.train_epochs`; an example is right if all
-    its tokens are.
+    Arguments, result and errors as for :func:`~glassformer.labs.loaders.train_epochs`; an example
+    is right if all its tokens are.
     """
     return train_epochs(
         model,
@@ -98,7 +117,9 @@ def train_model(
 def greedy_decode(
     model: CrossAttentionLookupModel, enc_input: Int[Tensor, "batch source"], max_len: int
 ) -> Int64[Tensor, "batch token"]:
-    """At most ``max_len`` tokens for each context, up to ``[EOS]``, as :func:`glassformer.generation.greedy_decode`."""
+    """At most ``max_len`` tokens for each context, up to ``[EOS]``, as
+    :func:`glassformer.generation.greedy_decode`.
+    """
     return decode(model.network, enc_input, max_len, SOS, EOS)
 
 
@@ -107,7 +128,9 @@ def plot_cross_attention(
     enc_tokens: Sequence[str] | Sequence[int] | Tensor,
     dec_tokens: Sequence[str] | Sequence[int] | Tensor,
 ) -> None:
-    """Show a heat map, a panel for each head: encoder tokens on the X axis, decoder tokens on the Y axis."""
+    """Show a heat map, a panel for each head: encoder tokens on the X axis, decoder tokens on the Y
+    axis.
+    """
     weights = torch.as_tensor(attention_matrix).detach().cpu().double()
     one_head = weights.dim() == 2
     figure = cross_attention(
@@ -134,5 +157,7 @@ def _named(batch: tuple[Tensor, ...]) -> Batch:
 
 
 def _measure(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    logits = model(batch["enc_input"], batch["dec_input"], batch["src_padding_mask"], batch["tgt_padding_mask"])
+    logits = model(
+        batch["enc_input"], batch["dec_input"], batch["src_padding_mask"], batch["tgt_padding_mask"]
+    )
     return target_loss(logits, batch["targets"]), all_right(logits, batch["targets"])

@@ -1,6 +1,7 @@
 """The seed's encoder-decoder under the seed's names, made of ``glassformer.layers``.
 
-The seed marks padding with True, the library marks what is real; masks are inverted where they enter.
+The seed marks padding with True, the library marks what is real; masks are inverted where they
+enter.
 """
 
 import torch
@@ -22,7 +23,9 @@ _NORM_EPS = 1e-5
 
 
 class MultiHeadAttention(GroupedQueryAttention):
-    """``forward(x)`` is self-attention, ``forward(x, source)`` cross-attention; causal if ``masked``."""
+    """``forward(x)`` is self-attention, ``forward(x, source)`` cross-attention; causal if
+    ``masked``.
+    """
 
     def __init__(self, d_model: int, num_heads: int, *, masked: bool = False) -> None:
         require_positive(d_model=d_model, num_heads=num_heads)
@@ -72,7 +75,9 @@ class DecoderLayer(Block):
 
 
 class _Stack(nn.Module):
-    """Token embeddings times ``sqrt(d_model)``, with sinusoidal positions or without, and ``num_layers`` layers."""
+    """Token embeddings times ``sqrt(d_model)``, with sinusoidal positions or without, and
+    ``num_layers`` layers.
+    """
 
     layer: type[EncoderLayer] | type[DecoderLayer]
     positions = False
@@ -88,7 +93,9 @@ class _Stack(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(self.layer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers))
+        self.layers = nn.ModuleList(
+            self.layer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)
+        )
         self.embedding = nn.Embedding(vocab_size, d_model)
         if self.positions:
             self.pos_encoding = SinusoidalPositions(d_model, max_seq_len)
@@ -107,7 +114,9 @@ class Encoder(_Stack):
     layer = EncoderLayer
 
     def forward(
-        self, enc_input: Int[Tensor, "batch source"], src_padding_mask: Bool[Tensor, "batch source"] | None = None
+        self,
+        enc_input: Int[Tensor, "batch source"],
+        src_padding_mask: Bool[Tensor, "batch source"] | None = None,
     ) -> Float[Tensor, "batch source d_model"]:
         """One vector for each token. Without a mask, padding is ``enc_input == 0``."""
         x = self.dropout(self.embed("enc_input", enc_input))
@@ -119,7 +128,8 @@ class Encoder(_Stack):
 class Decoder(_Stack):
     """Embeddings plus sinusoidal positions, then :class:`DecoderLayer`."""
 
-    layer, positions = DecoderLayer, True
+    layer = DecoderLayer
+    positions = True
 
     def forward(
         self,
@@ -128,11 +138,18 @@ class Decoder(_Stack):
         src_padding_mask: Bool[Tensor, "batch source"] | None = None,
         tgt_padding_mask: Bool[Tensor, "batch target"] | None = None,
     ) -> Float[Tensor, "batch target d_model"]:
-        """One vector for each target position. Without masks the context has no padding, the target's is 0."""
+        """One vector for each target position. Without masks the context has no padding, the
+        target's is 0.
+        """
         x = self.dropout(self.pos_encoding(self.embed("dec_input", dec_input)))
-        read = None if src_padding_mask is None else unless_all(~src_padding_mask)
+        if src_padding_mask is None:
+            read = None
+        else:
+            read = unless_all(~src_padding_mask)
         for layer in self.layers:
-            x = layer(x, enc_output, key_padding=_real(dec_input, tgt_padding_mask), memory_padding=read)
+            x = layer(
+                x, enc_output, key_padding=_real(dec_input, tgt_padding_mask), memory_padding=read
+            )
         return x
 
 
@@ -163,7 +180,8 @@ class CrossAttentionLookupModel(nn.Module):
             pad_id=PAD,
         )
         sizes = (vocab_size, d_model, num_heads, num_layers, d_ff, max_seq_len, dropout)
-        self.encoder, self.decoder = Encoder(*sizes), Decoder(*sizes)
+        self.encoder = Encoder(*sizes)
+        self.decoder = Decoder(*sizes)
         self.projection = nn.Linear(d_model, vocab_size)
         self.network.reset_parameters()
 
@@ -174,9 +192,14 @@ class CrossAttentionLookupModel(nn.Module):
         src_padding_mask: Bool[Tensor, "batch source"] | None = None,
         tgt_padding_mask: Bool[Tensor, "batch target"] | None = None,
     ) -> Float[Tensor, "batch target vocab_size"]:
-        """Logits of the token after each position of ``dec_input``. Without masks, padding is what equals 0."""
+        """Logits of the token after each position of ``dec_input``. Without masks, padding is what
+        equals 0.
+        """
         memory = self.encoder(enc_input, src_padding_mask)
-        src_padding_mask = enc_input == PAD if src_padding_mask is None else src_padding_mask
+        if src_padding_mask is None:
+            src_padding_mask = enc_input == PAD
+        else:
+            src_padding_mask = src_padding_mask
         return self.projection(self.decoder(dec_input, memory, src_padding_mask, tgt_padding_mask))
 
     @property
@@ -185,8 +208,10 @@ class CrossAttentionLookupModel(nn.Module):
         with torch.device("meta"):  # no memory and no random numbers for what is replaced at once
             network = EncoderDecoder(self.config)
         network.source_embeddings = nn.ModuleList([self.encoder.embedding])
-        network.encoder_layers, network.decoder_layers = self.encoder.layers, self.decoder.layers
-        network.target_embedding, network.target_positions = self.decoder.embedding, self.decoder.pos_encoding
+        network.encoder_layers = self.encoder.layers
+        network.decoder_layers = self.decoder.layers
+        network.target_embedding = self.decoder.embedding
+        network.target_positions = self.decoder.pos_encoding
         network.output = self.projection
         return network.train(self.training)
 

@@ -1,4 +1,6 @@
-"""The course text "sentiment": an encoder that tells praise from blame, on its toy set and on real sentences."""
+"""The course text "sentiment": an encoder that tells praise from blame, on its toy set and on real
+sentences.
+"""
 
 from glassformer.labs.sentiment.course import FeedForward as FeedForward
 from glassformer.labs.sentiment.course import LayerNorm as LayerNorm
@@ -8,7 +10,9 @@ from glassformer.labs.sentiment.course import PositionalEncoding as PositionalEn
 from glassformer.labs.sentiment.course import TokenEmbedding as TokenEmbedding
 from glassformer.labs.sentiment.course import TransformerBlock as TransformerBlock
 from glassformer.labs.sentiment.course import TransformerEmbeddings as TransformerEmbeddings
-from glassformer.labs.sentiment.course import scaled_dot_product_attention as scaled_dot_product_attention
+from glassformer.labs.sentiment.course import (
+    scaled_dot_product_attention as scaled_dot_product_attention,
+)
 from glassformer.labs.sentiment.course_training import SentimentDataset as SentimentDataset
 from glassformer.labs.sentiment.course_training import SimpleTokenizer as SimpleTokenizer
 from glassformer.labs.sentiment.course_training import analyze_complexity as analyze_complexity

@@ -1,15 +1,16 @@
 """The course's layers and its MiniTransformer, under the course's names.
 
-The attention is written out, since its weights are returned. The layers are those of :mod:`glassformer.layers`, and
-``MiniTransformer.encoder`` is the :class:`~glassformer.models.encoder.Encoder` with the same weights: it computes the
-same logits with the fused kernel, and is what is trained, stored and measured.
+The attention is written out, since its weights are returned. The layers are those of
+:mod:`glassformer.layers`, and ``MiniTransformer.encoder`` is the
+:class:`~glassformer.models.encoder.Encoder` with the same weights: it computes the same logits with
+the fused kernel, and is what is trained, stored and measured.
 """
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from glassformer.errors import require, require_above_zero, require_heads, require_positive
+from glassformer.errors import InputError, require_above_zero, require_heads, require_positive
 from glassformer.kernels.pattern import unless_all
 from glassformer.layers.blocks import Block
 from glassformer.layers.embedding import check_tokens, look_up
@@ -33,7 +34,9 @@ class TokenEmbedding(nn.Module):
 
 
 class PositionalEncoding(SinusoidalPositions):
-    """Adds sines and cosines of the position, see :class:`~glassformer.layers.positions.SinusoidalPositions`."""
+    """Adds sines and cosines of the position, see
+    :class:`~glassformer.layers.positions.SinusoidalPositions`.
+    """
 
     def __init__(self, d_model: int, max_length: int = 512) -> None:
         super().__init__(d_model, max_length)
@@ -47,13 +50,17 @@ class PositionalEncoding(SinusoidalPositions):
 class TransformerEmbeddings(nn.Module):
     """``dropout(token_embedding(tokens) + positions)``."""
 
-    def __init__(self, vocab_size: int, d_model: int, max_length: int = 512, dropout: float = 0.1) -> None:
+    def __init__(
+        self, vocab_size: int, d_model: int, max_length: int = 512, dropout: float = 0.1
+    ) -> None:
         super().__init__()
         self.token_embedding = TokenEmbedding(vocab_size, d_model)
         self.pos_encoding = PositionalEncoding(d_model, max_length)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, input_ids: Int[Tensor, "batch position"]) -> Float[Tensor, "batch position d_model"]:
+    def forward(
+        self, input_ids: Int[Tensor, "batch position"]
+    ) -> Float[Tensor, "batch position d_model"]:
         """Embed the tokens at their positions."""
         return self.dropout(self.pos_encoding(self.token_embedding(input_ids)))
 
@@ -68,9 +75,10 @@ def scaled_dot_product_attention(
     """``dropout(weights) V`` and ``weights = softmax(Q K^T / sqrt(d_k))``.
 
     Args:
-        mask: True or 1 where a query (row) may attend to a key (column), False or 0 where not; any shape that
-            broadcasts to ``[..., query, key]``. For padding that is ``real[:, None, None, :]`` with heads. A query
-            without an allowed key gets zeros; in the course it gets the mean of all values.
+        mask: True or 1 where a query (row) may attend to a key (column), False or 0 where not; any
+            shape that broadcasts to ``[..., query, key]``. For padding that is ``real[:, None,
+            None, :]`` with heads. A query without an allowed key gets zeros; in the course it gets
+            the mean of all values.
         dropout: Applied to the weights; those returned are without it.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1.
@@ -80,7 +88,11 @@ def scaled_dot_product_attention(
         weights = scores.softmax(-1)
     else:
         hidden = ~as_allowed(mask)
-        weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0.0)
+        weights = (
+            scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+            .softmax(-1)
+            .masked_fill(hidden, 0.0)
+        )
     return (weights if dropout is None else dropout(weights)) @ V, weights
 
 
@@ -91,7 +103,9 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         require_positive(d_model=d_model, num_heads=num_heads)
         require_heads(num_heads, d_model=d_model)
-        self.d_model, self.num_heads, self.d_k = d_model, num_heads, d_model // num_heads
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_k = d_model // num_heads
         self.W_q = nn.Linear(d_model, d_model)
         self.W_k = nn.Linear(d_model, d_model)
         self.W_v = nn.Linear(d_model, d_model)
@@ -100,10 +114,13 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self, x: Float[Tensor, "batch position d_model"], mask: Tensor | None = None
-    ) -> tuple[Float[Tensor, "batch position d_model"], Float[Tensor, "batch head position position"]]:
+    ) -> tuple[
+        Float[Tensor, "batch position d_model"], Float[Tensor, "batch head position position"]
+    ]:
         """The output and the weights; ``mask`` as for :func:`scaled_dot_product_attention`."""
         Q, K, V = (
-            part(x).unflatten(-1, (self.num_heads, self.d_k)).transpose(1, 2) for part in (self.W_q, self.W_k, self.W_v)
+            part(x).unflatten(-1, (self.num_heads, self.d_k)).transpose(1, 2)
+            for part in (self.W_q, self.W_k, self.W_v)
         )
         heads, weights = scaled_dot_product_attention(Q, K, V, mask, self.dropout)
         return self.W_o(heads.transpose(1, 2).flatten(2)), weights
@@ -112,17 +129,23 @@ class MultiHeadAttention(nn.Module):
 class LayerNorm(nn.Module):
     """The course's layer normalization, for comparison with torch's, which the models use::
 
-        output = gamma * (x - mean) / (std + eps) + beta        std ** 2 = sum (x - mean) ** 2 / (features - 1)
+        output = gamma * (x - mean) / (std + eps) + beta        std ** 2 = sum (x - mean) ** 2 /
+        (features - 1)
 
     Torch divides by ``sqrt(var + 1e-5)`` with ``var = sum (x - mean) ** 2 / features``.
 
-    Source: Ba et al. 2016, arXiv 1607.06450; the variant with the unbiased deviation: Rush et al. 2018, "The Annotated
-    Transformer".
+    Source: Ba et al. 2016, arXiv 1607.06450; the variant with the unbiased deviation: Rush et al.
+    2018, "The Annotated Transformer".
     """
 
     def __init__(self, features: int, eps: float = 1e-6) -> None:
         super().__init__()
-        require(features >= 2, f"features = {features}", "at least 2", "One number has no deviation from its mean.")
+        if not features >= 2:
+            raise InputError(
+                got=f"features = {features}",
+                expected="at least 2",
+                fix="One number has no deviation from its mean.",
+            )
         require_above_zero(eps=eps)
         self.gamma = nn.Parameter(torch.ones(features))
         self.beta = nn.Parameter(torch.zeros(features))
@@ -130,7 +153,8 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
         """Normalise every position on its own."""
-        mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
+        mean = x.mean(-1, keepdim=True)
+        std = x.std(-1, keepdim=True)
         return self.gamma * (x - mean) / (std + self.eps) + self.beta
 
 
@@ -166,7 +190,9 @@ class TransformerBlock(nn.Module):
 
     def forward(
         self, x: Float[Tensor, "batch position d_model"], mask: Tensor | None = None
-    ) -> tuple[Float[Tensor, "batch position d_model"], Float[Tensor, "batch head position position"]]:
+    ) -> tuple[
+        Float[Tensor, "batch position d_model"], Float[Tensor, "batch head position position"]
+    ]:
         """The output and the attention weights; ``mask`` as for :class:`MultiHeadAttention`."""
         attended, weights = self.attention(x, mask)
         x = self.norm1(x + self.dropout(attended))
@@ -174,7 +200,9 @@ class TransformerBlock(nn.Module):
 
     def as_layer(self) -> Block:
         """The layer with the same weights and the same output: training one trains the other."""
-        ours, width, dropout = self.attention, self.attention.d_model, self.dropout.p
+        ours = self.attention
+        width = self.attention.d_model
+        dropout = self.dropout.p
         with torch.device("meta"):  # no memory and no random numbers for what is replaced
             attention = GroupedQueryAttention(
                 width, ours.num_heads, ours.d_k, causal=False, bias=True, dropout=ours.dropout.p
@@ -190,9 +218,14 @@ class TransformerBlock(nn.Module):
                 norm_place="sum",
                 dropout=dropout,
             )
-        attention.query, attention.key, attention.value, attention.output = ours.W_q, ours.W_k, ours.W_v, ours.W_o
-        ffn.up, ffn.down = self.feed_forward.linear1, self.feed_forward.linear2
-        layer.attention_norm, layer.ffn_norm = self.norm1, self.norm2
+        attention.query = ours.W_q
+        attention.key = ours.W_k
+        attention.value = ours.W_v
+        attention.output = ours.W_o
+        ffn.up = self.feed_forward.linear1
+        ffn.down = self.feed_forward.linear2
+        layer.attention_norm = self.norm1
+        layer.ffn_norm = self.norm2
         return layer.train(self.training)
 
 
@@ -200,7 +233,8 @@ class MiniTransformer(nn.Module):
     """The course's classifier: embeddings, blocks, a norm, the mean over positions, a linear head.
 
     Unlike the course's, it leaves padding (id 0) out of attention and of the mean;
-    ``attention_mask = torch.ones_like(input_ids)`` gives what the course computes. It is initialised as the
+    ``attention_mask = torch.ones_like(input_ids)`` gives what the course computes. It is
+    initialised as the
     :class:`~glassformer.models.encoder.Encoder` of ``config`` is.
     """
 
@@ -223,20 +257,29 @@ class MiniTransformer(nn.Module):
         self.classifier = nn.Linear(d_model, num_classes)
         self.dropout = nn.Dropout(dropout)
         sizes = (vocab_size, num_layers, d_model, d_ff, num_heads, max_length, num_classes)
-        self.config = EncoderConfig(*sizes, activation="relu", dropout=dropout, attention_dropout=dropout)
+        self.config = EncoderConfig(
+            *sizes, activation="relu", dropout=dropout, attention_dropout=dropout
+        )
         self.encoder.reset_parameters()
 
     def forward(
         self, input_ids: Int[Tensor, "batch position"], attention_mask: Tensor | None = None
-    ) -> tuple[Float[Tensor, "batch num_classes"], list[Float[Tensor, "batch head position position"]]]:
+    ) -> tuple[
+        Float[Tensor, "batch num_classes"], list[Float[Tensor, "batch head position position"]]
+    ]:
         """Logits, and the attention weights of each block.
 
-        ``attention_mask`` is ``[batch, position]``, True or 1 where a token is real; ``input_ids != 0`` when None.
+        ``attention_mask`` is ``[batch, position]``, True or 1 where a token is real; ``input_ids !=
+        0`` when None.
         """
-        real = input_ids != self.config.pad_id if attention_mask is None else as_allowed(attention_mask)
+        if attention_mask is None:
+            real = input_ids != self.config.pad_id
+        else:
+            real = as_allowed(attention_mask)
         check_tokens(input_ids, self.config.max_seq_len, real=real, real_name="attention_mask")
         masked = unless_all(real)
-        x, attention_weights = self.embeddings(input_ids), []
+        x = self.embeddings(input_ids)
+        attention_weights = []
         for block in self.transformer_blocks:
             x, weights = block(x, None if masked is None else masked[:, None, None, :])
             attention_weights.append(weights)
@@ -252,19 +295,24 @@ class MiniTransformer(nn.Module):
         encoder.embedding = self.embeddings.token_embedding.embedding
         encoder.positions = self.embeddings.pos_encoding
         encoder.layers = nn.ModuleList(
-            block.as_layer() for block in self.transformer_blocks if isinstance(block, TransformerBlock)
+            block.as_layer()
+            for block in self.transformer_blocks
+            if isinstance(block, TransformerBlock)
         )
-        encoder.final_norm, encoder.classifier = self.ln_f, self.classifier
+        encoder.final_norm = self.ln_f
+        encoder.classifier = self.classifier
         return encoder.train(self.training)
 
 
 def as_allowed(mask: Tensor) -> Bool[Tensor, "*shape"]:
-    """A mask of booleans, or of 0 and 1, as booleans. A mask that is added to the scores is refused."""
+    """A mask of booleans, or of 0 and 1, as booleans. A mask that is added to the scores is
+    refused.
+    """
     allowed = mask.bool()
-    require(
-        bool((allowed == mask).all()),
-        "a mask with numbers other than 0 and 1",
-        "True or 1 where attention is allowed, False or 0 where it is not",
-        "Turn one that is added to the scores into booleans with mask == 0.",
-    )
+    if not bool((allowed == mask).all()):
+        raise InputError(
+            got="a mask with numbers other than 0 and 1",
+            expected="True or 1 where attention is allowed, False or 0 where it is not",
+            fix="Turn one that is added to the scores into booleans with mask == 0.",
+        )
     return allowed

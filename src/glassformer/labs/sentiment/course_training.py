@@ -1,4 +1,6 @@
-"""The course's tokenizer and data set, its training, its view of attention, and its count of operations."""
+"""The course's tokenizer and data set, its training, its view of attention, and its count of
+operations.
+"""
 
 from collections.abc import Iterable, Sequence
 from operator import index
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from glassformer.data.tokenizer import CLS, PAD, PAD_ID, UNK, WordTokenizer, require_text
-from glassformer.errors import InputError, require, require_heads, require_positive
+from glassformer.errors import InputError, require_heads, require_positive
 from glassformer.figures.attention_maps import attention_grid
 from glassformer.figures.coloured_words import shown
 from glassformer.labs.loaders import History, Loader, train_epochs
@@ -22,13 +24,17 @@ from glassformer.training import Batch
 
 
 class SimpleTokenizer:
-    """The course's tokenizer: a :class:`~glassformer.data.tokenizer.WordTokenizer` that pads what it encodes.
+    """The course's tokenizer: a :class:`~glassformer.data.tokenizer.WordTokenizer` that pads what
+    it encodes.
 
-    Words and punctuation marks are separate tokens, so "movie!" contains the word "movie". Ids: 0 is padding, 1 an
-    unknown word, 2 starts every text, and the most frequent words follow from 3 on, ``vocab_size`` ids at most.
+    Words and punctuation marks are separate tokens, so "movie!" contains the word "movie". Ids: 0
+    is padding, 1 an unknown word, 2 starts every text, and the most frequent words follow from 3
+    on, ``vocab_size`` ids at most.
     """
 
-    pad_token, unk_token, cls_token = PAD, UNK, CLS
+    pad_token = PAD
+    unk_token = UNK
+    cls_token = CLS
 
     def __init__(self, vocab_size: int = 5000) -> None:
         self.vocab_size = vocab_size
@@ -40,7 +46,11 @@ class SimpleTokenizer:
     def words(self) -> WordTokenizer:
         """The library's tokenizer with this vocabulary, which does not pad."""
         if self._words is None:
-            raise InputError("a tokenizer without vocabulary", "one that has seen texts", "Call build_vocab(texts).")
+            raise InputError(
+                "a tokenizer without vocabulary",
+                "one that has seen texts",
+                "Call build_vocab(texts).",
+            )
         return self._words
 
     def build_vocab(self, texts: Iterable[str]) -> None:
@@ -68,11 +78,21 @@ class SentimentDataset(Dataset[dict[str, Tensor]]):
     """The course's data set: labelled texts, each a row of ``max_length`` ids."""
 
     def __init__(
-        self, texts: Sequence[str], labels: Sequence[int], tokenizer: SimpleTokenizer, max_length: int = 32
+        self,
+        texts: Sequence[str],
+        labels: Sequence[int],
+        tokenizer: SimpleTokenizer,
+        max_length: int = 32,
     ) -> None:
-        got = f"{len(texts)} texts with {len(labels)} labels"
-        require(len(texts) == len(labels), got, "one label per text", "Pass the labels of the same texts.")
-        self.texts, self.tokenizer, self.max_length = texts, tokenizer, max_length
+        if len(texts) != len(labels):
+            raise InputError(
+                got=f"{len(texts)} texts with {len(labels)} labels",
+                expected="one label per text",
+                fix="Pass the labels of the same texts.",
+            )
+        self.texts = texts
+        self.tokenizer = tokenizer
+        self.max_length = max_length
         self.labels = [index(label) for label in labels]
 
     def __len__(self) -> int:
@@ -85,20 +105,28 @@ class SentimentDataset(Dataset[dict[str, Tensor]]):
 
 
 def train_transformer(
-    model: nn.Module, train_loader: Loader, val_loader: Loader, num_epochs: int = 5, learning_rate: float = 1e-3
+    model: nn.Module,
+    train_loader: Loader,
+    val_loader: Loader,
+    num_epochs: int = 5,
+    learning_rate: float = 1e-3,
 ) -> History:
     """Minimise the cross-entropy of ``model``, in place, and print a line after each epoch.
 
-    The optimizer is AdamW with a weight decay of 0.01 on matrices, at a constant rate. The course suggests Adam with
-    ``weight_decay=0.01``, which adds the decay to the gradient instead. ``model`` is a
-    :class:`~glassformer.labs.sentiment.course.MiniTransformer`, or maps ``input_ids`` to logits ``[batch, class]``,
-    alone or first in a tuple. The loaders are those of a :class:`SentimentDataset`.
+    The optimizer is AdamW with a weight decay of 0.01 on matrices, at a constant rate. The course
+    suggests Adam with ``weight_decay=0.01``, which adds the decay to the gradient instead.
+    ``model`` is a
+    :class:`~glassformer.labs.sentiment.course.MiniTransformer`, or maps ``input_ids`` to logits
+    ``[batch, class]``, alone or first in a tuple. The loaders are those of a
+    :class:`SentimentDataset`.
 
     Returns:
         As :func:`~glassformer.labs.loaders.train_epochs`, accuracies in percent.
     """
     history = train_epochs(
-        model.encoder if isinstance(model, MiniTransformer) else model,  # without computing the attention weights
+        model.encoder
+        if isinstance(model, MiniTransformer)
+        else model,  # without computing the attention weights
         train_loader,
         val_loader,
         named=dict,
@@ -114,27 +142,41 @@ def train_transformer(
 
 
 def _cross_entropy(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    output, labels = model(batch["input_ids"]), batch["labels"]
+    output = model(batch["input_ids"])
+    labels = batch["labels"]
     logits = output[0] if isinstance(output, tuple) else output
     return F.cross_entropy(logits, labels), logits.argmax(-1) == labels
 
 
-def visualize_attention(model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int = 16) -> None:
-    """Show :func:`draw_attention_grid` with pyplot, and print the prediction: class 1 is positive, 0 negative."""
+def visualize_attention(
+    model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int = 16
+) -> None:
+    """Show :func:`draw_attention_grid` with pyplot, and print the prediction: class 1 is positive,
+    0 negative.
+    """
     figure, probabilities = _attention_of(model, tokenizer, text, max_length)
     plt.show()
     if not plt.isinteractive():
         plt.close(figure)
     chosen = int(probabilities.argmax())
-    name = ("Negative", "Positive")[chosen] if len(probabilities) == 2 else f"class {chosen}"
-    print(f"Text: {_line(text)}\nPrediction: {name} (probability {float(probabilities[chosen]):.3f})")
+    if len(probabilities) == 2:
+        name = ("Negative", "Positive")[chosen]
+    else:
+        name = f"class {chosen}"
+    print(
+        f"Text: {_line(text)}\nPrediction: {name} (probability {float(probabilities[chosen]):.3f})"
+    )
 
 
-def draw_attention_grid(model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int = 16) -> Figure:
-    """The attention of one text: a row of panels for each layer, a panel for each of its first four heads.
+def draw_attention_grid(
+    model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int = 16
+) -> Figure:
+    """The attention of one text: a row of panels for each layer, a panel for each of its first four
+    heads.
 
-    A row of a panel is a query and sums to 1. All panels share one scale, from 0 to the largest weight shown.
-    ``max_length`` is the most tokens read. ``model`` returns logits and weights ``[batch, head, query, key]`` by layer.
+    A row of a panel is a query and sums to 1. All panels share one scale, from 0 to the largest
+    weight shown. ``max_length`` is the most tokens read. ``model`` returns logits and weights
+    ``[batch, head, query, key]`` by layer.
     """
     return _attention_of(model, tokenizer, text, max_length)[0]
 
@@ -146,15 +188,20 @@ def _attention_of(
     ids = tokenizer.words.encode(text, max_length)
     logits, weights = model.eval()(torch.tensor([ids], device=next(model.parameters()).device))
     layers = [layer[0, :4].float().cpu().numpy() for layer in weights]
-    names, title = tokenizer.words.pieces(ids), shown(_line(text))
-    return attention_grid(layers, names, title=title, figure=plt.figure()), logits[0].float().softmax(-1).cpu()
+    names = tokenizer.words.pieces(ids)
+    title = shown(_line(text))
+    return attention_grid(layers, names, title=title, figure=plt.figure()), logits[
+        0
+    ].float().softmax(-1).cpu()
 
 
 def _line(text: str) -> str:
     return one_line(text, 100) or "(empty)"
 
 
-def analyze_complexity(d_model: int, sequence_length: int, num_heads: int, d_ff: int) -> dict[str, int]:
+def analyze_complexity(
+    d_model: int, sequence_length: int, num_heads: int, d_ff: int
+) -> dict[str, int]:
     """Operations of one block on one text: the course's count, and those that are executed::
 
         attention             sequence_length ** 2 * d_model
@@ -165,12 +212,16 @@ def analyze_complexity(d_model: int, sequence_length: int, num_heads: int, d_ff:
         executed_feedforward  4 sequence_length d_model d_ff
         executed_total        their sum
 
-    The course counts one of the two products of each part, a multiplication with its addition as one operation, and no
-    projections. Both counts give the same length at which attention overtakes the feed-forward network, d_ff.
+    The course counts one of the two products of each part, a multiplication with its addition as
+    one operation, and no projections. Both counts give the same length at which attention overtakes
+    the feed-forward network, d_ff.
     """
-    require_positive(d_model=d_model, sequence_length=sequence_length, num_heads=num_heads, d_ff=d_ff)
+    require_positive(
+        d_model=d_model, sequence_length=sequence_length, num_heads=num_heads, d_ff=d_ff
+    )
     require_heads(num_heads, d_model=d_model)
-    attention, feedforward = sequence_length**2 * d_model, sequence_length * d_model * d_ff
+    attention = sequence_length**2 * d_model
+    feedforward = sequence_length * d_model * d_ff
     projections = 8 * sequence_length * d_model**2
     return {
         "attention": attention,
@@ -184,9 +235,11 @@ def analyze_complexity(d_model: int, sequence_length: int, num_heads: int, d_ff:
 
 
 def overtakes(d_model: int, d_ff: int, *, with_projections: bool = False) -> int:
-    """The shortest text of n tokens for which attention takes more operations than the feed-forward network::
+    """The shortest text of n tokens for which attention takes more operations than the feed-forward
+    network::
 
     4 n ** 2 d_model > 4 n d_model d_ff                        from n = d_ff + 1 on
-    4 n ** 2 d_model + 8 n d_model ** 2 > 4 n d_model d_ff     from n = d_ff - 2 d_model + 1 on, with projections
+    4 n ** 2 d_model + 8 n d_model ** 2 > 4 n d_model d_ff     from n = d_ff - 2 d_model + 1 on,
+    with projections
     """
     return max(1, d_ff + 1 - (2 * d_model if with_projections else 0))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 from torch import nn
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.figures.style import RED, in_style, new_figure
 from glassformer.layers.blocks import Block
 from glassformer.models.encoder import Encoder
@@ -19,7 +19,11 @@ from glassformer.models.encoder import Encoder
 Kind = Literal["data", "embedding", "norm", "attention", "feed-forward", "sum", "head"]
 
 _ACTIVATIONS = {"gelu": "GELU", "gelu_tanh": "GELU (tanh)", "relu": "ReLU"}
-_POOLED = {"mean": "mean over real tokens", "cls": "first token", "max": "largest of each coordinate over real tokens"}
+_POOLED = {
+    "mean": "mean over real tokens",
+    "cls": "first token",
+    "max": "largest of each coordinate over real tokens",
+}
 _GROUND: dict[Kind, str] = {
     "data": "#ffffff",
     "embedding": "#d4ebf8",
@@ -29,8 +33,14 @@ _GROUND: dict[Kind, str] = {
     "sum": "#ffffff",
     "head": "#c5dcee",
 }
-_WIDTH, _LEFT, _GAP, _CAPTION, _LINE = 4.3, 0.75, 0.36, 0.3, 0.165
-"""Inches: of a box, left of it, between two boxes, above boxes in a frame, and of a line of details."""
+_WIDTH = 4.3
+_LEFT = 0.75
+_GAP = 0.36
+_CAPTION = 0.3
+_LINE = 0.165
+"""Inches: of a box, left of it, between two boxes, above boxes in a frame, and of a line of
+details.
+"""
 
 _ROUND = "round,pad=0,rounding_size=0.06"
 _SEES = "every token sees every real token"
@@ -53,28 +63,39 @@ class Part:
 def architecture(model: Encoder) -> Figure:
     """The whole encoder from tokens to logits with its sizes; equal blocks are drawn once."""
     parts = whole(model)
-    return draw(parts, f"{type(model).__name__}: {sum(part.parameters for part in parts):,} parameters")
+    return draw(
+        parts, f"{type(model).__name__}: {sum(part.parameters for part in parts):,} parameters"
+    )
 
 
 def block(model: Encoder, layer: int = 0) -> Figure:
     """Block ``layer``, from 0, part by part, with its residual paths and the shapes between parts."""
-    parts, count = one_block(model, layer), len(model.layers)
+    parts = one_block(model, layer)
+    count = len(model.layers)
     total = sum(part.parameters for part in parts)
     return draw(parts, f"Block {layer + 1} of {count}: {total:,} parameters", every_shape=True)
 
 
 def whole(model: Encoder) -> list[Part]:
     """The parts of an encoder in order; their parameters add up to the model's."""
-    layers, config, width = _blocks(model), model.config, model.config.hidden_dim
-    stream, vector = f"[batch, position, {width}]", f"[batch, {width}]"
+    layers = _blocks(model)
+    config = model.config
+    width = model.config.hidden_dim
+    stream = f"[batch, position, {width}]"
+    vector = f"[batch, {width}]"
     scale = f", times sqrt({width})" if config.scale_embeddings else ""
     size = f"{config.vocab_size:,} x {width}{scale}"
     parts = [
-        Part("Tokens", "data", (f"at most {config.max_seq_len:,}",), output_shape="[batch, position]"),
+        Part(
+            "Tokens", "data", (f"at most {config.max_seq_len:,}",), output_shape="[batch, position]"
+        ),
         Part("Token embedding", "embedding", (size,), _count(model.embedding), stream),
     ]
     if model.positions is not None:
-        kind = "learned" if isinstance(model.positions, nn.Embedding) else "sines and cosines"
+        if isinstance(model.positions, nn.Embedding):
+            kind = "learned"
+        else:
+            kind = "sines and cosines"
         size = f"{kind}, {config.max_seq_len:,} x {width}, added"
         parts.append(Part("Positions", "embedding", (size,), _count(model.positions), stream))
     if model.token_types is not None:
@@ -82,38 +103,66 @@ def whole(model: Encoder) -> list[Part]:
         parts.append(Part("Token types", "embedding", (size,), _count(model.token_types), stream))
     parts += _norm([model.embedding_norm], stream, "Embedding ")
     if layers:
-        first, times = layers[0], len(layers)
+        first = layers[0]
+        times = len(layers)
         heads = f"{first.attention.num_heads} heads of {first.attention.head_dim}"
-        counts = (_count(*(layer.attention for layer in layers)), _count(*(layer.ffn for layer in layers)))
+        counts = (
+            _count(*(layer.attention for layer in layers)),
+            _count(*(layer.ffn for layer in layers)),
+        )
         ffn = (f"{width} → {config.ff_dim} → {width}, {_ACTIVATIONS[config.activation]}",)
         halves = [
             [Part("Attention", "attention", (heads, _SEES), counts[0], stream)],
             [Part("Feed-forward", "feed-forward", ffn, counts[1], stream)],
         ]
-        caption = f"{times} blocks, one after another" if times > 1 else "1 block"
-        parts += [replace(part, times=times, block=caption) for part in _with_residuals(layers, halves)]
+        if times > 1:
+            caption = f"{times} blocks, one after another"
+        else:
+            caption = "1 block"
+        parts += [
+            replace(part, times=times, block=caption) for part in _with_residuals(layers, halves)
+        ]
     parts += _norm([model.final_norm], stream, "Last ")
     parts.append(Part("Pooling", "head", (_POOLED[config.pooling],), output_shape=vector))
     if model.classifier is None:
         return [*parts, Part("Text vector", "data", ("no classification head",))]
     classes = model.classifier.out_features
-    head = Part("Head", "head", (f"{width} → {classes} classes",), _count(model.classifier), f"[batch, {classes}]")
+    head = Part(
+        "Head",
+        "head",
+        (f"{width} → {classes} classes",),
+        _count(model.classifier),
+        f"[batch, {classes}]",
+    )
     return [*parts, head, Part("Logits", "data")]
 
 
 def one_block(model: Encoder, layer: int = 0) -> list[Part]:
     """The parts of block ``layer``, from 0, in order; their parameters add up to the block's."""
     layers = _blocks(model)
-    require(0 <= layer < len(layers), f"layer = {layer}", f"0 to {len(layers) - 1}", "The first block is 0.")
-    attention, ffn, width, ff = layers[layer].attention, layers[layer].ffn, model.config.hidden_dim, model.config.ff_dim
-    heads, size = attention.num_heads, attention.head_dim
-    maps, stream = _count(attention.query, attention.key, attention.value), f"[batch, position, {width}]"
-    details, formula = f"{width} → {heads} x {size}", f"softmax(query · key / {math.sqrt(size):.4g})"
+    if not 0 <= layer < len(layers):
+        raise InputError(
+            got=f"layer = {layer}",
+            expected=f"0 to {len(layers) - 1}",
+            fix="The first block is 0.",
+        )
+    attention = layers[layer].attention
+    ffn = layers[layer].ffn
+    width = model.config.hidden_dim
+    ff = model.config.ff_dim
+    heads = attention.num_heads
+    size = attention.head_dim
+    maps = _count(attention.query, attention.key, attention.value)
+    stream = f"[batch, position, {width}]"
+    details = f"{width} → {heads} x {size}"
+    formula = f"softmax(query · key / {math.sqrt(size):.4g})"
     each = (f"query {details}", f"key and value each {details}")
     inside = f"[batch, position, {ff}]"
     halves = [
         [
-            Part("Query, key, value", "attention", each, maps, f"{heads} x [batch, position, {size}]"),
+            Part(
+                "Query, key, value", "attention", each, maps, f"{heads} x [batch, position, {size}]"
+            ),
             Part("Weights", "attention", (formula, _SEES), 0, f"[batch, {heads}, query, key]"),
             Part("Weighted sums of values", "attention", ("heads side by side",), 0, stream),
             Part("Output", "attention", (f"{width} → {width}",), _count(attention.output), stream),
@@ -129,7 +178,12 @@ def one_block(model: Encoder, layer: int = 0) -> list[Part]:
 
 
 def _blocks(model: Encoder) -> list[Any]:
-    require(isinstance(model, Encoder), f"a {type(model).__name__}", "an Encoder", "Use print(model).")
+    if not isinstance(model, Encoder):
+        raise InputError(
+            got=f"a {type(model).__name__}",
+            expected="an Encoder",
+            fix="Use print(model).",
+        )
     return list(model.layers)
 
 
@@ -147,7 +201,9 @@ def _with_residuals(layers: Sequence[Block], halves: Iterable[list[Part]]) -> li
 
 def _norm(norms: Sequence[nn.Module | None], stream: str, before: str = "") -> list[Part]:
     found = [norm for norm in norms if norm is not None]
-    return [Part(f"{before}{type(found[0]).__name__}", "norm", (), _count(*found), stream)] if found else []
+    if found:
+        return [Part(f"{before}{type(found[0]).__name__}", "norm", (), _count(*found), stream)]
+    return []
 
 
 def _count(*modules: nn.Module) -> int:
@@ -161,7 +217,8 @@ def draw(parts: Sequence[Part], title: str, *, every_shape: bool = False) -> Fig
     ``every_shape`` writes every shape, not only those that differ from the previous one.
     """
     places = _places(parts)
-    width, height = _LEFT + _WIDTH + 0.35, places[-1][1] + 0.3
+    width = _LEFT + _WIDTH + 0.35
+    height = places[-1][1] + 0.3
     figure, (ax,) = new_figure(width, height)
     figure.set_layout_engine("none")
     ax.set(position=(0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
@@ -174,18 +231,23 @@ def draw(parts: Sequence[Part], title: str, *, every_shape: bool = False) -> Fig
 def _places(parts: Sequence[Part]) -> list[tuple[float, float]]:
     """Top and bottom of each part, in inches from the top."""
     places: list[tuple[float, float]] = []
-    top, frame = 0.6, ""
+    top = 0.6
+    frame = ""
     for part in parts:
         if part.block != frame:
             top += _CAPTION if part.block else 0.16
         bottom = top + (0.26 if part.kind == "sum" else 0.3 + _LINE * len(part.details))
         places.append((top, bottom))
-        top, frame = bottom + _GAP, part.block
+        top = bottom + _GAP
+        frame = part.block
     return places
 
 
-def _draw_column(ax: Axes, column: list[tuple[Part, tuple[float, float]]], left: float, every_shape: bool) -> None:
-    middle, shape = left + _WIDTH / 2, ""
+def _draw_column(
+    ax: Axes, column: list[tuple[Part, tuple[float, float]]], left: float, every_shape: bool
+) -> None:
+    middle = left + _WIDTH / 2
+    shape = ""
     for (part, (_, bottom)), (_, (top, _)) in pairwise(column):
         _arrow(ax, (middle, bottom), (middle, top))
         if part.output_shape != shape or every_shape:
@@ -196,18 +258,31 @@ def _draw_column(ax: Axes, column: list[tuple[Part, tuple[float, float]]], left:
     for index, (part, (top, bottom)) in enumerate(column):
         _draw_part(ax, part, left, top, bottom)
         if part.kind == "sum":
-            start, end, aside = column[index - part.skips][1][0] - 0.13, (top + bottom) / 2, left - 0.22
-            ax.plot([middle, aside, aside], [start, start, end], color=RED, lw=1.4, ls=(0, (5, 1.5)))
+            start = column[index - part.skips][1][0] - 0.13
+            end = (top + bottom) / 2
+            aside = left - 0.22
+            ax.plot(
+                [middle, aside, aside], [start, start, end], color=RED, lw=1.4, ls=(0, (5, 1.5))
+            )
             _arrow(ax, (aside, end), (middle - 0.13, end), RED)
-            ax.text(aside - 0.07, end - 0.04, "residual", size=8, rotation=90, ha="right", va="bottom")
+            ax.text(
+                aside - 0.07, end - 0.04, "residual", size=8, rotation=90, ha="right", va="bottom"
+            )
     for caption, framed in groupby(column, lambda item: item[0].block):
         if caption:
             inside = list(framed)
-            _draw_frame(ax, caption, inside[0][1][0] - _CAPTION - 0.06, inside[-1][1][1] + 0.12, left)
+            _draw_frame(
+                ax, caption, inside[0][1][0] - _CAPTION - 0.06, inside[-1][1][1] + 0.12, left
+            )
 
 
 def _draw_part(ax: Axes, part: Part, left: float, top: float, bottom: float) -> None:
-    ground: dict[str, Any] = {"facecolor": _GROUND[part.kind], "edgecolor": "black", "lw": 0.9, "zorder": 3}
+    ground: dict[str, Any] = {
+        "facecolor": _GROUND[part.kind],
+        "edgecolor": "black",
+        "lw": 0.9,
+        "zorder": 3,
+    }
     text: dict[str, Any] = {"va": "center", "zorder": 4}
     if part.kind == "sum":
         ax.add_patch(Circle((left + _WIDTH / 2, (top + bottom) / 2), 0.13, **ground))
@@ -230,6 +305,15 @@ def _draw_frame(ax: Axes, caption: str, top: float, bottom: float, left: float) 
     ax.text(left - 0.4, top + 0.14, caption, size=8.5, style="italic", va="center")
 
 
-def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], color: str = "black") -> None:
-    look = {"arrowstyle": "-|>", "color": color, "lw": 1.2, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
+def _arrow(
+    ax: Axes, start: tuple[float, float], end: tuple[float, float], color: str = "black"
+) -> None:
+    look = {
+        "arrowstyle": "-|>",
+        "color": color,
+        "lw": 1.2,
+        "shrinkA": 0,
+        "shrinkB": 0,
+        "mutation_scale": 9,
+    }
     ax.annotate("", end, start, arrowprops=look, zorder=2)

@@ -13,6 +13,8 @@ _PLACES = (
 def published(heading: str) -> str:
     """What stands under a heading of the report, in Markdown."""
     text = next(place for place in _PLACES if place.exists()).read_text(encoding="utf-8")
-    section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    section = re.search(
+        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL
+    )
     assert section is not None, f"the report has no section {heading}"
     return section[1].strip()

@@ -1,4 +1,6 @@
-"""Packed weights: layers that hold them, of every kind of the table in :mod:`glassformer.kernels.packed`."""
+"""Packed weights: layers that hold them, of every kind of the table in
+:mod:`glassformer.kernels.packed`.
+"""
 
 from typing import Literal
 

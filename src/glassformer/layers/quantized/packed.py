@@ -1,8 +1,9 @@
-"""Modules that hold packed weights, as they are in the file: a linear layer, an embedding, a mixture of experts.
+"""Modules that hold packed weights, as they are in the file: a linear layer, an embedding, a
+mixture of experts.
 
-Each has a kind of the table :data:`~glassformer.kernels.packed.KINDS` for every weight that it holds. Packed weights
-are buffers of bytes without a gradient; activations have gradients of any order. The weight of a
-linear layer or an embedding is a property, expanded anew at each use.
+Each has a kind of the table :data:`~glassformer.kernels.packed.KINDS` for every weight that it
+holds. Packed weights are buffers of bytes without a gradient; activations have gradients of any
+order. The weight of a linear layer or an embedding is a property, expanded anew at each use.
 """
 
 from collections.abc import Mapping
@@ -41,8 +42,8 @@ class PackedWeight:
 class PackedLinear(nn.Linear):
     """A linear layer whose weights are packed, for inference and for gradients of activations.
 
-    Products are those of the expanded weights: activations are not rounded to 8 bits. ``weight`` is the expanded
-    matrix in float32, made anew at each use.
+    Products are those of the expanded weights: activations are not rounded to 8 bits. ``weight`` is
+    the expanded matrix in float32, made anew at each use.
 
     Args:
         in_features: Width of the input, a multiple of the kind's block.
@@ -82,7 +83,9 @@ class PackedLinear(nn.Linear):
 
 
 class PackedEmbedding(nn.Embedding):
-    """An embedding whose rows are packed, and expanded when they are looked up; see :class:`PackedLinear`."""
+    """An embedding whose rows are packed, and expanded when they are looked up; see
+    :class:`PackedLinear`.
+    """
 
     blocks: Tensor
 
@@ -114,10 +117,12 @@ class PackedEmbedding(nn.Embedding):
 
 
 class PackedExperts(MixtureOfExperts):
-    """A mixture of experts whose matrices are packed, each of a kind of its own; see :class:`PackedLinear`.
+    """A mixture of experts whose matrices are packed, each of a kind of its own; see
+    :class:`PackedLinear`.
 
-    Only the experts that a batch chose are read. Everything is computed in float32 at least; the output has ``x``'s
-    dtype. There are no ``gate``, ``up`` and ``down``: to expand all experts takes much memory, which
+    Only the experts that a batch chose are read. Everything is computed in float32 at least; the
+    output has ``x``'s dtype. There are no ``gate``, ``up`` and ``down``: to expand all experts
+    takes much memory, which
     :meth:`packed_weights` leaves to those who ask for it.
 
     Args:
@@ -129,7 +134,8 @@ class PackedExperts(MixtureOfExperts):
         bias: Give router and experts biases; those of experts have no gradient.
         clamp: gpt-oss's clamped activation instead of the plain one.
 
-    Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``. Buffers are ``[expert, out, bytes of a row]``.
+    Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``. Buffers are ``[expert, out, bytes of a
+    row]``.
     """
 
     gate_blocks: Tensor
@@ -162,7 +168,9 @@ class PackedExperts(MixtureOfExperts):
             ("down", hidden_dim, ff_dim),
         ):
             self.register_buffer(f"{name}_blocks", _zeros(kinds[name], num_experts, rows, width))
-            self.register_parameter(f"{name}_bias", _frozen_zeros(num_experts, rows) if bias else None)
+            self.register_parameter(
+                f"{name}_bias", _frozen_zeros(num_experts, rows) if bias else None
+            )
 
     def mix(
         self,
@@ -185,7 +193,10 @@ class PackedExperts(MixtureOfExperts):
 
     def packed_weights(self) -> dict[str, PackedWeight]:
         """Return the weights that are packed, by the names of the dense module."""
-        return {name: PackedWeight(kind, getattr(self, buffer_name(name))) for name, kind in self.kinds.items()}
+        return {
+            name: PackedWeight(kind, getattr(self, buffer_name(name)))
+            for name, kind in self.kinds.items()
+        }
 
     def extra_repr(self) -> str:
         """Return the kinds of the matrices."""
@@ -197,7 +208,8 @@ PACKED = (PackedLinear, PackedEmbedding, PackedExperts)
 
 
 def packed_like(module: nn.Module, kinds: Mapping[str, str]) -> nn.Module | None:
-    """Return an empty module on the device meta that holds weights of ``module`` packed; None if there is none.
+    """Return an empty module on the device meta that holds weights of ``module`` packed; None if
+    there is none.
 
     Args:
         module: A module of numbers.
@@ -230,7 +242,9 @@ def _empty_like(module: nn.Module, kinds: Mapping[str, str]) -> nn.Module | None
 
 
 def buffer_name(weight: str) -> str:
-    """Return the name of the buffer that holds a weight packed: ``blocks``, or ``gate_blocks`` of experts."""
+    """Return the name of the buffer that holds a weight packed: ``blocks``, or ``gate_blocks`` of
+    experts.
+    """
     owner, _, name = weight.rpartition(".")
     buffer = "blocks" if name == "weight" else f"{name}_blocks"
     return f"{owner}.{buffer}" if owner else buffer

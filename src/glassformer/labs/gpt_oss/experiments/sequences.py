@@ -8,7 +8,12 @@ from torch import Tensor
 
 from glassformer.data import recurrence
 from glassformer.data.bayes import optimal_accuracy, optimal_predictions
-from glassformer.data.recurrence import Generators, RecurrenceBatch, RecurrenceConfig, RecurrenceSplit
+from glassformer.data.recurrence import (
+    Generators,
+    RecurrenceBatch,
+    RecurrenceConfig,
+    RecurrenceSplit,
+)
 from glassformer.labs.run import Run
 from glassformer.labs.wording import mean
 from glassformer.training import mix_seed
@@ -33,18 +38,24 @@ class Optimum:
         return mean(self.by_position)
 
     def gap(self, by_position: list[float], start: int = 0, stop: int | None = None) -> float:
-        """What is lost at positions ``start`` ... ``stop - 1``, as a part of the mean over all positions."""
+        """What is lost at positions ``start`` ... ``stop - 1``, as a part of the mean over all
+        positions.
+        """
         lost = [best - reached for best, reached in zip(self.by_position, by_position, strict=True)]
         return sum(lost[start:stop]) / len(lost)
 
 
 def split_of(run: Run) -> RecurrenceSplit:
     """Training sequences, and test sequences whose generators are held out."""
-    return recurrence.make_split(DATA, num_train=run.settings.num_train, num_test=run.settings.num_test, seed=run.seed)
+    return recurrence.make_split(
+        DATA, num_train=run.settings.num_train, num_test=run.settings.num_test, seed=run.seed
+    )
 
 
 def measured_of(run: Run) -> RecurrenceBatch:
-    """New sequences of the held-out generators, each generator as often as among the test sequences."""
+    """New sequences of the held-out generators, each generator as often as among the test
+    sequences.
+    """
     held_out = split_of(run).test.generators
     rows = torch.arange(run.settings.num_measured) % len(held_out)
     generators = Generators(held_out.initial[rows], held_out.coefficients[rows])
@@ -54,7 +65,8 @@ def measured_of(run: Run) -> RecurrenceBatch:
 
 def measure(run: Run) -> Optimum:
     """The optimum on test and measured sequences, and without telling runs from first tokens."""
-    test, tokens = split_of(run).test, measured_of(run).tokens
+    test = split_of(run).test
+    tokens = measured_of(run).tokens
     return Optimum(
         num_test=len(test.tokens),
         num_measured=len(tokens),
@@ -65,8 +77,11 @@ def measure(run: Run) -> Optimum:
 
 
 def _without_runs(tokens: Tensor) -> Tensor:
-    """Accuracy of the optimal reader whose prediction after ``a`` is the one after ``a a``, ``a a a``, ..."""
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    """Accuracy of the optimal reader whose prediction after ``a`` is the one after ``a a``, ``a a
+    a``, ...
+    """
+    inputs = tokens[:, :-1]
+    targets = tokens[:, 1:]
     predictions = optimal_predictions(inputs, DATA)
     best = predictions.argmax(dim=-1)
     run = (inputs == inputs[:, :1]).long().cumprod(dim=1).bool()

@@ -1,4 +1,6 @@
-"""What the lab does: its settings, its results, and the steps, figures and words that make the report."""
+"""What the lab does: its settings, its results, and the steps, figures and words that make the
+report.
+"""
 
 import json
 from collections.abc import Callable
@@ -29,7 +31,9 @@ class Settings:
     steps: int = 10_001  # of each head that is compared with its design
     again: bool = True  # train a second head for each comparison
     trainings: int = 10  # of a head on unique, each from another seed; 0: none
-    large_len: int = 64  # letters of the longest sequences that the designs are verified for by the bound
+    large_len: int = (
+        64  # letters of the longest sequences that the designs are verified for by the bound
+    )
     num_random: int = 200  # random heads on the task that none can do
     parity_steps: int = 5_000  # of the head that is trained on it
 
@@ -48,15 +52,21 @@ class Results:
 
 
 def _compare(current: Run) -> dict[str, Comparison]:
-    settings, seed = current.settings, COURSE_SEED + current.seed
+    settings = current.settings
+    seed = COURSE_SEED + current.seed
     measure = partial(comparisons.compare, steps=settings.steps, seed=seed, again=settings.again)
-    return {task: current.kept(f"compare-{task}", Comparison, partial(measure, task)) for task in SHOWN}
+    return {
+        task: current.kept(f"compare-{task}", Comparison, partial(measure, task)) for task in SHOWN
+    }
 
 
 def _train_again(current: Run) -> list[Training]:
-    first, steps = COURSE_SEED + current.seed, current.settings.steps
+    first = COURSE_SEED + current.seed
+    steps = current.settings.steps
     return [
-        current.kept(f"training-{seed}", Training, partial(comparisons.train_again, "unique", steps, seed))
+        current.kept(
+            f"training-{seed}", Training, partial(comparisons.train_again, "unique", steps, seed)
+        )
         for seed in range(first, first + current.settings.trainings)
     ]
 
@@ -78,7 +88,9 @@ LAB = Lab(
     quick={"again": False, "trainings": 0, "large_len": 16, "num_random": 50, "parity_steps": 500},
     results=Results,
     steps={
-        "designs": lambda current: [designs.measure_design(name, current.settings.large_len) for name in designable()],
+        "designs": lambda current: [
+            designs.measure_design(name, current.settings.large_len) for name in designable()
+        ],
         "refutation": lambda current: designs.refute(
             current.settings.num_random, current.settings.parity_steps, COURSE_SEED + current.seed
         ),
@@ -87,10 +99,18 @@ LAB = Lab(
         "submission": _submit,
     },
     figures={
-        "what-can-be-compared": lambda results: comparisons.draw_cosines(list(results.comparisons.values())),
+        "what-can-be-compared": lambda results: comparisons.draw_cosines(
+            list(results.comparisons.values())
+        ),
         "unique-signs": lambda results: comparisons.draw_signs(results.comparisons["unique"]),
-        **{f"{task.replace('_', '-')}-heads": partial(_draw, comparisons.draw_heads, task) for task in SHOWN},
-        **{f"{task.replace('_', '-')}-circuits": partial(_draw, comparisons.draw_circuits, task) for task in SHOWN},
+        **{
+            f"{task.replace('_', '-')}-heads": partial(_draw, comparisons.draw_heads, task)
+            for task in SHOWN
+        },
+        **{
+            f"{task.replace('_', '-')}-circuits": partial(_draw, comparisons.draw_circuits, task)
+            for task in SHOWN
+        },
     },
     context={
         "contrast": comparisons.contrast,

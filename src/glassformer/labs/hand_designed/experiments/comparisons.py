@@ -17,14 +17,25 @@ from glassformer.handcraft.tasks import TASKS, Task
 from glassformer.handcraft.verification import Certificate, verify
 from glassformer.labs.hand_designed.course import train_loop
 from glassformer.labs.hand_designed.course_tasks import MAKE_BATCH, SHOWN, shown_sequence
-from glassformer.labs.hand_designed.distances import HeadDistance, attention_weights, cosine, head_distance
+from glassformer.labs.hand_designed.distances import (
+    HeadDistance,
+    attention_weights,
+    cosine,
+    head_distance,
+)
 
-TITLES = {"identity": "by content", "copy_first": "by position", "unique": "by content and position"}
+TITLES = {
+    "identity": "by content",
+    "copy_first": "by position",
+    "unique": "by content and position",
+}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two heads of equal shapes: the cosine of each matrix's entries, and what does not depend on the basis."""
+    """Two heads of equal shapes: the cosine of each matrix's entries, and what does not depend on
+    the basis.
+    """
 
     entries: dict[str, float]
     distance: HeadDistance
@@ -42,8 +53,8 @@ class Comparison:
     hand_learned: Pair
     learned_again: Pair | None  # trained from the next seed; left out of the quick version
     learned_moved: Pair  # the trained head in another basis
-    # spread[head][sign][kind]: mean weight on keys "itself", "same letter", "other letters" and "CLS", over the queries
-    # with the target "+1" or "-1"; empty where targets are no signs
+    # spread[head][sign][kind]: mean weight on keys "itself", "same letter", "other letters" and
+    # "CLS", over the queries with the target "+1" or "-1"; empty where targets are no signs
     spread: dict[str, dict[str, dict[str, float]]]
     on_wanted: dict[str, float]  # mean weight on the wanted keys
     value_gap: list[float]  # mean absolute difference of the values at each position, CLS first
@@ -57,22 +68,32 @@ class Comparison:
     def pairs(self) -> dict[str, Pair]:
         """The pairs that were measured, as a figure names them."""
         pairs = {"designed, trained": self.hand_learned, "trained, two seeds": self.learned_again}
-        return {name: pair for name, pair in pairs.items() if pair} | {"trained, two bases": self.learned_moved}
+        return {name: pair for name, pair in pairs.items() if pair} | {
+            "trained, two bases": self.learned_moved
+        }
 
     def trace(self, name: str) -> HeadTrace:
         """Every intermediate result on the course's sequence."""
         return NumpyHead(self.head(name)).trace(shown_sequence(self.task)[0])
 
     def own_keys(self, name: str) -> tuple[float, float]:
-        """The mean cosine of a letter's query with its own key, and with those of other letters; without positions."""
-        q, k = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (self.head(name).Qm, self.head(name).Km))
+        """The mean cosine of a letter's query with its own key, and with those of other letters;
+        without positions.
+        """
+        q, k = (
+            rows / np.linalg.norm(rows, axis=1, keepdims=True)
+            for rows in (self.head(name).Qm, self.head(name).Km)
+        )
         return contrast(q @ k.T)
 
     def part_scores(self, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Mean scores of a letter with itself and with others, and likewise of the positions of letters."""
+        """Mean scores of a letter with itself and with others, and likewise of the positions of
+        letters.
+        """
         space = TASKS[self.task]().space
         parts = circuits.qk_parts(self.head(name), space)
-        letters, first = len(space.letters), space.num_tokens + int(space.has_cls)
+        letters = len(space.letters)
+        first = space.num_tokens + int(space.has_cls)
         return contrast(parts[:letters, :letters]), contrast(parts[first:, first:])
 
     def signs(self) -> tuple[float, float]:
@@ -88,15 +109,19 @@ def contrast(square: Float[np.ndarray, "row column"]) -> tuple[float, float]:
 
 
 def compare(name: str, steps: int, seed: int, again: bool) -> Comparison:
-    """Train a head on the course's task ``name``, with ``again`` a second one, and compare them with the design."""
+    """Train a head on the course's task ``name``, with ``again`` a second one, and compare them
+    with the design.
+    """
     task = TASKS[name]()
     made = design(task)
-    hand, learned = made.weights, _train(name, made.weights, steps, seed)
+    hand = made.weights
+    learned = _train(name, made.weights, steps, seed)
     heads = {"hand": hand, "learned": learned}
     block, counted, target = task.all_cases[:3]
     attention = {key: attention_weights(head, task.space, block) for key, head in heads.items()}
     values = {key: circuits.values_at_places(head, task.space) for key, head in heads.items()}
-    places, positions = task.space.place_of(block), task.space.places[1]
+    places = task.space.place_of(block)
+    positions = task.space.places[1]
     gaps = np.abs(values["hand"] - values["learned"]).mean(axis=1)
     wanted = made.description.wanted(block)
 
@@ -113,10 +138,17 @@ def compare(name: str, steps: int, seed: int, again: bool) -> Comparison:
         learned_again=_pair(learned, _train(name, hand, steps, seed + 1), task) if again else None,
         learned_moved=_pair(learned, circuits.in_random_bases(learned, seed), task),
         spread={key: _spread(weights, task) for key, weights in attention.items()},
-        on_wanted={key: float((each * wanted).sum(axis=2)[counted].mean()) for key, each in attention.items()},
-        value_gap=[float(gaps[positions == position].mean()) for position in range(task.space.num_positions)],
+        on_wanted={
+            key: float((each * wanted).sum(axis=2)[counted].mean())
+            for key, each in attention.items()
+        },
+        value_gap=[
+            float(gaps[positions == position].mean())
+            for position in range(task.space.num_positions)
+        ],
         crossed={
-            key: {other: error(weights, value) for other, value in values.items()} for key, weights in attention.items()
+            key: {other: error(weights, value) for other, value in values.items()}
+            for key, weights in attention.items()
         },
     )
 
@@ -139,7 +171,9 @@ def train_again(name: str, steps: int, seed: int) -> Training:
     return Training(seed, certificate, head_distance(designed, trained, task.space))
 
 
-def _spread(weights: Float[np.ndarray, "sequence query key"], task: Task) -> dict[str, dict[str, float]]:
+def _spread(
+    weights: Float[np.ndarray, "sequence query key"], task: Task
+) -> dict[str, dict[str, float]]:
     block, counted, target = task.all_cases[:3]
     own = np.eye(block.tokens.shape[1], dtype=bool)[None]
     same = (block.tokens[:, :, None] == block.tokens[:, None, :]) & ~own
@@ -149,7 +183,10 @@ def _spread(weights: Float[np.ndarray, "sequence query key"], task: Task) -> dic
     signs = ("+1", "-1") if task.readout == "sign" else ()
     groups = {sign: counted & (np.sign(target[..., 0]) == float(sign)) for sign in signs}
     return {
-        group: {kind: float((weights * keys).sum(axis=2)[queries].mean()) for kind, keys in kinds.items()}
+        group: {
+            kind: float((weights * keys).sum(axis=2)[queries].mean())
+            for kind, keys in kinds.items()
+        }
         for group, queries in groups.items()
     }
 
@@ -157,13 +194,18 @@ def _spread(weights: Float[np.ndarray, "sequence query key"], task: Task) -> dic
 def _train(name: str, like: HeadWeights, steps: int, seed: int) -> HeadWeights:
     """A head of the same shapes, trained by the course's loop."""
     sizes = (like.input_dim, like.qk_dim, like.v_dim, like.pos_dim or None, like.max_seq_len)
-    cls, log_interval = TASKS[name]().space.has_cls, max(1, steps // 2)
-    head, _ = train_loop(MAKE_BATCH[name], *sizes, cls, num_epochs=steps, log_interval=log_interval, seed=seed)
+    cls = TASKS[name]().space.has_cls
+    log_interval = max(1, steps // 2)
+    head, _ = train_loop(
+        MAKE_BATCH[name], *sizes, cls, num_epochs=steps, log_interval=log_interval, seed=seed
+    )
     return head.to_weights()
 
 
 def _pair(first: HeadWeights, second: HeadWeights, task: Task) -> Pair:
-    entries = {name: cosine(matrix, second.matrices[name]) for name, matrix in first.matrices.items()}
+    entries = {
+        name: cosine(matrix, second.matrices[name]) for name, matrix in first.matrices.items()
+    }
     return Pair(entries, head_distance(first, second, task.space))
 
 
@@ -181,9 +223,13 @@ def draw_heads(comparison: Comparison) -> Figure:
 
 
 def draw_circuits(comparison: Comparison) -> Figure:
-    """The QK circuits and the values of both heads, as shares of each one's largest; rows less what softmax ignores."""
+    """The QK circuits and the values of both heads, as shares of each one's largest; rows less what
+    softmax ignores.
+    """
     task = TASKS[comparison.task]()
-    hand, learned = (circuits.circuit_tables(comparison.head(name), task.space) for name in ("hand", "learned"))
+    hand, learned = (
+        circuits.circuit_tables(comparison.head(name), task.space) for name in ("hand", "learned")
+    )
     return draw_circuit_comparison(
         hand[:2],
         learned[:2],
@@ -209,27 +255,52 @@ def draw_cosines(comparisons: Sequence[Comparison]) -> Figure:
     for ax, comparison in zip(panels, comparisons, strict=True):
         pairs = comparison.pairs.values()
         entries = [[pair.entries[name] for pair in pairs] for name in ("Km", "Qm", "Vm")]
-        qk, values = [pair.distance.qk_cosine for pair in pairs], [pair.distance.value_cosine for pair in pairs]
-        for number, ((label, marker, color), shown) in enumerate(zip(looks, [*entries, qk, values], strict=True)):
-            ax.plot(shown, rows + 0.13 * (number - 2), marker, color=color, label=label, markersize=7)
+        qk = [pair.distance.qk_cosine for pair in pairs]
+        values = [pair.distance.value_cosine for pair in pairs]
+        for number, ((label, marker, color), shown) in enumerate(
+            zip(looks, [*entries, qk, values], strict=True)
+        ):
+            ax.plot(
+                shown, rows + 0.13 * (number - 2), marker, color=color, label=label, markersize=7
+            )
         ax.axvline(0, color=BLACK, linewidth=0.8)
-        ax.set(title=comparison.task, xlabel="cosine", xlim=(-1.08, 1.08), xticks=[-1, -0.5, 0, 0.5, 1])
+        ax.set(
+            title=comparison.task, xlabel="cosine", xlim=(-1.08, 1.08), xticks=[-1, -0.5, 0, 0.5, 1]
+        )
     panels[0].set_yticks(rows, names)
     panels[0].set_ylim(len(names) - 0.5, -0.5)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(looks))
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(looks)
+    )
     return figure
 
 
 @in_style
 def draw_signs(comparison: Comparison) -> Figure:
-    """The course's last figure: signs of the designed head, of the trained one, and the expected ones, without CLS."""
+    """The course's last figure: signs of the designed head, of the trained one, and the expected
+    ones, without CLS.
+    """
     names = list(SHOWN[comparison.task])
     task = TASKS[comparison.task]()
     target = task.target(task.space.encode(names)[None])[0]
-    outputs = {"Hand-designed": comparison.trace("hand").output[1:], "Trained": comparison.trace("learned").output[1:]}
+    outputs = {
+        "Hand-designed": comparison.trace("hand").output[1:],
+        "Trained": comparison.trace("learned").output[1:],
+    }
     figure, panels = new_figure(8, 1.35, columns=3)
     for ax, (title, numbers) in zip(panels, [*outputs.items(), ("Expected", target)], strict=True):
-        panel(ax, np.sign(numbers).T, title, "sequence", "sign", limits=(-1, 1), colormap="RdBu_r", x_names=names)
+        panel(
+            ax,
+            np.sign(numbers).T,
+            title,
+            "sequence",
+            "sign",
+            limits=(-1, 1),
+            colormap="RdBu_r",
+            x_names=names,
+        )
         for column, number in enumerate(numbers.ravel()):
-            ax.text(column, 0, f"{number:+.2f}", ha="center", va="center", fontsize=9, color="white")
+            ax.text(
+                column, 0, f"{number:+.2f}", ha="center", va="center", fontsize=9, color="white"
+            )
     return figure

@@ -15,7 +15,9 @@ from glassformer.labs.hand_designed.course import TrainingConfig, train_loop
 
 @dataclass(frozen=True)
 class DesignResult:
-    """One design; ``large`` certifies the same description for 26 letters and sequences of up to ``large_len``."""
+    """One design; ``large`` certifies the same description for 26 letters and sequences of up to
+    ``large_len``.
+    """
 
     task: str
     description: str
@@ -42,7 +44,8 @@ class Refutation:
 
 def measure_design(name: str, large_len: int) -> DesignResult:
     """Design the head for the built-in task ``name`` and verify it."""
-    task, large = TASKS[name](), TASKS[name](letters=LETTERS, max_len=large_len)
+    task = TASKS[name]()
+    large = TASKS[name](letters=LETTERS, max_len=large_len)
     made = design(task)
     return DesignResult(
         task=name,
@@ -61,22 +64,35 @@ def refute(num_random: int, steps: int, seed: int) -> Refutation:
     """Verify random heads and a trained one on parity."""
     task = parity()
     rng = np.random.default_rng(seed)
-    inputs, max_seq_len = task.space.num_tokens, task.space.num_positions
+    inputs = task.space.num_tokens
+    max_seq_len = task.space.num_positions
     found = []
     for _ in range(num_random):
         scale = 4.0 ** rng.uniform(-1, 2)
         sizes = ((inputs + 4, 8), (inputs + 4, 8), (inputs + 4, task.v_dim), (max_seq_len, 4))
-        certificate = verify(HeadWeights(*(scale * rng.standard_normal(size) for size in sizes)), task, tolerance=None)
+        certificate = verify(
+            HeadWeights(*(scale * rng.standard_normal(size) for size in sizes)),
+            task,
+            tolerance=None,
+        )
         if certificate.counterexample is not None:
             found.append(len(certificate.counterexample.sequence))
     certificate = verify(_train(task, steps, seed), task, tolerance=None)
     positive = float((task.all_cases.target[task.all_cases.counted] > 0).mean())
-    return Refutation(num_random, len(found), max(found, default=0), steps, certificate, max(positive, 1 - positive))
+    return Refutation(
+        num_random,
+        len(found),
+        max(found, default=0),
+        steps,
+        certificate,
+        max(positive, 1 - positive),
+    )
 
 
 def _train(task: Task, steps: int, seed: int) -> HeadWeights:
     """A head trained by the course's loop, but with Adam; every length is equally likely."""
-    space, rng = task.space, np.random.default_rng(seed)
+    space = task.space
+    rng = np.random.default_rng(seed)
 
     def make_batch() -> tuple[torch.Tensor, torch.Tensor]:
         length = int(rng.integers(1, space.max_len + 1))

@@ -47,7 +47,9 @@ LAB = Lab(
     quick={
         "epochs": 2,
         "seeds": 1,
-        "encodings": tuple(shortened(recipe, 200) for recipe in (recipes.SLOTS, recipes.BAG, recipes.POSITIONS)),
+        "encodings": tuple(
+            shortened(recipe, 200) for recipe in (recipes.SLOTS, recipes.BAG, recipes.POSITIONS)
+        ),
         "lengths": (1, 2, 4, 8, 16),
         "num_questions": 1000,
     },
@@ -56,7 +58,9 @@ LAB = Lab(
         "course": lambda current: [course_runs.measure(current, seed) for seed in _seeds(current)],
         "control": lambda current: course_runs.measure(current, current.seed, "sinusoidal"),
         "encodings": lambda current: {
-            recipe.encoding: [fresh_facts.measure(current, recipe, seed) for seed in _seeds(current)]
+            recipe.encoding: [
+                fresh_facts.measure(current, recipe, seed) for seed in _seeds(current)
+            ]
             for recipe in current.settings.encodings
         },
     },

@@ -18,7 +18,17 @@ from torch import Tensor
 from glassformer.data import lookup
 from glassformer.data.lookup import EOS, FACTS, SOS, LookupExample, all_contexts, lookup_batch
 from glassformer.figures.attention_maps import cross_attention
-from glassformer.figures.style import BLACK, BLUE, ORANGE, RED, SKY, in_style, label_powers_of_ten, line, new_figure
+from glassformer.figures.style import (
+    BLACK,
+    BLUE,
+    ORANGE,
+    RED,
+    SKY,
+    in_style,
+    label_powers_of_ten,
+    line,
+    new_figure,
+)
 from glassformer.generation import greedy_decode
 from glassformer.labs.lookup import course
 from glassformer.labs.lookup.course_network import CrossAttentionLookupModel
@@ -28,7 +38,13 @@ from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.modes import seeded
 from glassformer.observe.capture import capture
 from glassformer.observe.scrambling import Scrambling, scrambling_test
-from glassformer.training import EpochBatches, TargetTask, TrainingConfig, TrainingResult, load_weights
+from glassformer.training import (
+    EpochBatches,
+    TargetTask,
+    TrainingConfig,
+    TrainingResult,
+    load_weights,
+)
 from glassformer.training.loop import train_in
 
 if TYPE_CHECKING:
@@ -37,11 +53,21 @@ if TYPE_CHECKING:
 NUM_SAMPLES = 5000
 TARGET_LEN = 2
 ROLES = ("NAME", "COLOR", "key", "ITEM", "value")
-KEY, VALUE = ROLES.index("key"), ROLES.index("value")
-SIZES = (course.VOCAB_SIZE, course.D_MODEL, course.NUM_HEADS, course.NUM_LAYERS, course.D_FF, course.MAX_SEQ_LEN)
+KEY = ROLES.index("key")
+VALUE = ROLES.index("value")
+SIZES = (
+    course.VOCAB_SIZE,
+    course.D_MODEL,
+    course.NUM_HEADS,
+    course.NUM_LAYERS,
+    course.D_FF,
+    course.MAX_SEQ_LEN,
+)
 
 Attention = dict[str, list[list[list[float]]]]
-"""By key of a fact: [head][target token][role], weights on ROLES, averaged over the 24 orders of the context."""
+"""By key of a fact: [head][target token][role], weights on ROLES, averaged over the 24 orders of
+the context.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +77,9 @@ class CourseRun:
     seed: int
     source_positions: str
     num_parameters: int
-    evaluations: list[tuple[int, float, float]]  # epoch, validation loss, share of validation examples right
+    evaluations: list[
+        tuple[int, float, float]
+    ]  # epoch, validation loss, share of validation examples right
     best_epoch: int
     test_seen: float  # the share of test examples whose context was trained on
     test_accuracy: float
@@ -68,7 +96,9 @@ class CourseRun:
 
     @property
     def spikes(self) -> dict[str, tuple[int, float]]:
-        """For each fact, the head (from 0) with the largest weight on the value token after training, its weight."""
+        """For each fact, the head (from 0) with the largest weight on the value token after
+        training, its weight.
+        """
         on_value = {key: [head[0][VALUE] for head in heads] for key, heads in self.after.items()}
         return {key: (int(np.argmax(weights)), max(weights)) for key, weights in on_value.items()}
 
@@ -79,7 +109,9 @@ class CourseRun:
 
     @property
     def sharpest(self) -> int:
-        """The head with the largest weight on the fact's two tokens after training, averaged over facts."""
+        """The head with the largest weight on the fact's two tokens after training, averaged over
+        facts.
+        """
         return int(shares(self.after).sum(1).argmax())
 
 
@@ -88,8 +120,12 @@ def shares(attention: Attention) -> Float[np.ndarray, "head 2"]:
     return np.mean(list(attention.values()), axis=0)[:, 0, [KEY, VALUE]]
 
 
-def course_split(seed: int, num_samples: int = NUM_SAMPLES) -> tuple[tuple[LookupExample, ...], ...]:
-    """The seed's 4,000 training, 500 validation and 500 test examples, or as large shares of ``num_samples``."""
+def course_split(
+    seed: int, num_samples: int = NUM_SAMPLES
+) -> tuple[tuple[LookupExample, ...], ...]:
+    """The seed's 4,000 training, 500 validation and 500 test examples, or as large shares of
+    ``num_samples``.
+    """
     return lookup.split_lookup(lookup.lookup_examples(num_samples, seed))
 
 
@@ -113,7 +149,10 @@ def train_course(
 
     It has the weights with the lowest validation loss; without a directory the last ones.
     """
-    model, (training, validation, _) = build_course_model(seed, source_positions), course_split(seed, num_samples)
+    model, (training, validation, _) = (
+        build_course_model(seed, source_positions),
+        course_split(seed, num_samples),
+    )
     steps = -(-len(training) // course.BATCH_SIZE)
     config = TrainingConfig(
         steps=epochs * steps,
@@ -130,7 +169,10 @@ def train_course(
         log_every=steps,
     )
     description = {"model": asdict(model.config), "samples": num_samples, "seed": seed}
-    task = TargetTask(EpochBatches(lookup_batch(training)._asdict(), seed=seed), lookup_batch(validation)._asdict())
+    task = TargetTask(
+        EpochBatches(lookup_batch(training)._asdict(), seed=seed),
+        lookup_batch(validation)._asdict(),
+    )
     result = train_in(directory, model, task, config, description)
     if directory is not None:
         load_weights(model, directory / "best")
@@ -139,12 +181,18 @@ def train_course(
 
 def measure(current: Run, seed: int, source_positions: Positions = "none") -> CourseRun:
     """Train one model, and try it on all 72 contexts in all orders."""
-    name = f"course-{seed}" if source_positions == "none" else f"course-{source_positions}-{seed}"
+    if source_positions == "none":
+        name = f"course-{seed}"
+    else:
+        name = f"course-{source_positions}-{seed}"
 
     def compute() -> CourseRun:
         print(f"the seed's model, source positions {source_positions}, seed {seed}", flush=True)
-        epochs, directory = current.settings.epochs, current.out / "trainings" / name
-        model, result = train_course(seed, directory, epochs=epochs, source_positions=source_positions)
+        epochs = current.settings.epochs
+        directory = current.out / "trainings" / name
+        model, result = train_course(
+            seed, directory, epochs=epochs, source_positions=source_positions
+        )
         training, _, test = course_split(seed)
         steps = result.step // epochs
         assert result.best is not None
@@ -154,7 +202,9 @@ def measure(current: Run, seed: int, source_positions: Positions = "none") -> Co
             seed=seed,
             source_positions=source_positions,
             num_parameters=sum(weight.numel() for weight in model.parameters()),
-            evaluations=[(step // steps, each["loss"], each["accuracy"]) for step, each in result.evaluations],
+            evaluations=[
+                (step // steps, each["loss"], each["accuracy"]) for step, each in result.evaluations
+            ],
             best_epoch=result.best.step // steps,
             test_seen=lookup.share_seen(training, test),
             test_accuracy=share_right(model, test),
@@ -176,7 +226,9 @@ def share_right(model: EncoderDecoder, examples: Sequence[LookupExample]) -> flo
 
 
 @torch.no_grad()
-def written_logits(model: EncoderDecoder, source: Int[Tensor, "batch source"]) -> Float[Tensor, "batch target vocab"]:
+def written_logits(
+    model: EncoderDecoder, source: Int[Tensor, "batch source"]
+) -> Float[Tensor, "batch target vocab"]:
     """The logits of each token that the model writes, after what it has written itself."""
     memory = model.encode(source)
     written = torch.full((len(source), 1), SOS, device=source.device)
@@ -192,17 +244,24 @@ def attention(model: EncoderDecoder) -> Attention:
     found = {}
     for key in FACTS:
         examples = [example for example in all_contexts() if example.key == key]
-        batch, orders = lookup_batch(examples), [list[str](example.order) for example in examples]
+        batch = lookup_batch(examples)
+        orders = [list[str](example.order) for example in examples]
         with capture(model, ["decoder_layers.0.cross_attention"]) as seen:
             model(batch.source, batch.inputs)
         (weights,) = seen.weights.values()
-        places = torch.tensor([[0, *(1 + order.index(role) for role in ROLES[1:])] for order in orders])
+        places = torch.tensor(
+            [[0, *(1 + order.index(role) for role in ROLES[1:])] for order in orders]
+        )
         found[key] = weights.gather(3, places[:, None, None].expand_as(weights)).mean(0).tolist()
     return found
 
 
-def side_by_side(model: EncoderDecoder, examples: Sequence[LookupExample], seed: int = 0) -> list[str]:
-    """Two lines for each example: the words read and written, in the original order and in another one."""
+def side_by_side(
+    model: EncoderDecoder, examples: Sequence[LookupExample], seed: int = 0
+) -> list[str]:
+    """Two lines for each example: the words read and written, in the original order and in another
+    one.
+    """
     source = lookup_batch(examples).source
     generator = torch.Generator().manual_seed(seed)
     orders = torch.stack([torch.randperm(source.shape[1], generator=generator) for _ in examples])
@@ -211,7 +270,8 @@ def side_by_side(model: EncoderDecoder, examples: Sequence[LookupExample], seed:
         for name, row in (("original", original), ("scrambled", scrambled)):
             written = greedy_decode(model, row[None], TARGET_LEN, SOS, EOS)[0]
             lines.append(
-                f"{name:9}  {' '.join(course.token_words(row)):27} ->  {' '.join(course.token_words(written))}"
+                f"{name:9}  {' '.join(course.token_words(row)):27} ->  "
+                f"{' '.join(course.token_words(written))}"
             )
     return lines
 
@@ -225,7 +285,9 @@ def draw_training(results: Results) -> Figure:
     for series, (label, model) in enumerate(models.items()):
         epochs, losses, _ = zip(*model.evaluations, strict=True)
         ax.plot(epochs, losses, label=label, **line(series, len(epochs)))
-    ax.set(title="Validation loss (log scale)", xlabel="epoch", ylabel="nats per token", yscale="log")
+    ax.set(
+        title="Validation loss (log scale)", xlabel="epoch", ylabel="nats per token", yscale="log"
+    )
     label_powers_of_ten(ax.yaxis)
     ax.locator_params(axis="x", integer=True)
     ax.legend()
@@ -234,17 +296,36 @@ def draw_training(results: Results) -> Figure:
 
 @in_style
 def draw_scrambling(results: Results) -> Figure:
-    """The largest change of a logit over all orders of each context, without positions in the encoder and with."""
+    """The largest change of a logit over all orders of each context, without positions in the
+    encoder and with.
+    """
     figure, (ax,) = new_figure(8, 4.2)
-    first, control = results.course[0].scrambling, results.control.scrambling
-    series = ((control, "sinusoidal positions in the encoder", RED, "o"), (first, "no positions in it", BLUE, "s"))
+    first = results.course[0].scrambling
+    control = results.control.scrambling
+    series = (
+        (control, "sinusoidal positions in the encoder", RED, "o"),
+        (first, "no positions in it", BLUE, "s"),
+    )
     for found, label, color, marker in series:
         changes = np.array([context.largest_change for context in found.contexts])
         # A change of exactly 0 has no place on a logarithmic axis.
         numbers = np.arange(1, len(changes) + 1)
-        ax.plot(numbers, np.maximum(changes, 1e-8), label=label, color=color, marker=marker, linestyle="none")
+        ax.plot(
+            numbers,
+            np.maximum(changes, 1e-8),
+            label=label,
+            color=color,
+            marker=marker,
+            linestyle="none",
+        )
     ax.axhline(first.tolerance, color=BLACK, linestyle="--", linewidth=1)
-    ax.annotate("allowed for rounding", (1, first.tolerance), xytext=(0, 3), textcoords="offset points", va="bottom")
+    ax.annotate(
+        "allowed for rounding",
+        (1, first.tolerance),
+        xytext=(0, 3),
+        textcoords="offset points",
+        va="bottom",
+    )
     title = f"Largest change of a logit over {first.orders // len(first.contexts)} orders of each context"
     ax.set(title=title, xlabel="context", ylabel="change of a logit", yscale="log")
     label_powers_of_ten(ax.yaxis)
@@ -254,19 +335,29 @@ def draw_scrambling(results: Results) -> Figure:
 
 def draw_cross_attention(results: Results) -> Figure:
     """The cross-attention of one fact's context, head by head, before training and after."""
-    model, key = results.course[0], "CHAIR"
+    model = results.course[0]
+    key = "CHAIR"
     words = [{"key": key, "value": FACTS[key]}.get(role, role) for role in ROLES]
     title = f"Cross-attention of one context before and after training (seed {model.seed})"
     weights = np.array([model.before[key], model.after[key]]).round(2)  # two decimals in every cell
-    return cross_attention(weights, words, ["[SOS]", FACTS[key]], title, layer_names=("before", "after"))
+    return cross_attention(
+        weights, words, ["[SOS]", FACTS[key]], title, layer_names=("before", "after")
+    )
 
 
 @in_style
 def draw_sharpness(results: Results) -> Figure:
-    """Each head's weight on key and value at ``[SOS]``, averaged over the facts, before training and after."""
-    figure, axes = new_figure(3.6 * len(results.course) + 1, 4.2, columns=len(results.course), sharey=True)
+    """Each head's weight on key and value at ``[SOS]``, averaged over the facts, before training
+    and after.
+    """
+    figure, axes = new_figure(
+        3.6 * len(results.course) + 1, 4.2, columns=len(results.course), sharey=True
+    )
     for ax, model in zip(axes, results.course, strict=True):
-        for when, attention, colors in (("before", model.before, (SKY, ORANGE)), ("after", model.after, (BLUE, RED))):
+        for when, attention, colors in (
+            ("before", model.before, (SKY, ORANGE)),
+            ("after", model.after, (BLUE, RED)),
+        ):
             on_key, on_value = shares(attention).T
             draw_bars(ax, on_key, f"key, {when}", colors[0])
             draw_bars(ax, on_value, f"value, {when}", colors[1], bottom=on_key, dots="...")
@@ -277,10 +368,18 @@ def draw_sharpness(results: Results) -> Figure:
     return figure
 
 
-def draw_bars(ax: Axes, heights: ArrayLike, label: str, color: str, bottom: ArrayLike = 0.0, dots: str = "") -> None:
+def draw_bars(
+    ax: Axes, heights: ArrayLike, label: str, color: str, bottom: ArrayLike = 0.0, dots: str = ""
+) -> None:
     """A bar for each head; those of before training are on the left and hatched."""
-    before, heads = "before" in label, np.arange(np.size(heights))
-    style: dict[str, Any] = {"color": color, "hatch": dots + "///" * before, "edgecolor": BLACK, "linewidth": 0.6}
+    before = "before" in label
+    heads = np.arange(np.size(heights))
+    style: dict[str, Any] = {
+        "color": color,
+        "hatch": dots + "///" * before,
+        "edgecolor": BLACK,
+        "linewidth": 0.6,
+    }
     ax.bar(heads + (-0.2 if before else 0.2), heights, 0.36, bottom=bottom, label=label, **style)
     ax.set_xticks(heads, [f"head {head + 1}" for head in heads])
     ax.set_ylim(0, 1.05)

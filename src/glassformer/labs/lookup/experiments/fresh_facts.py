@@ -1,4 +1,6 @@
-"""Fresh facts in each encoding: how often models are right, where they look, and whether the order matters."""
+"""Fresh facts in each encoding: how often models are right, where they look, and whether the order
+matters.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,26 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from glassformer.data.in_context_lookup import Facts, Source, Split, bag_ceiling, encode, reordered, sample
+from glassformer.data.in_context_lookup import (
+    Facts,
+    Source,
+    Split,
+    bag_ceiling,
+    encode,
+    reordered,
+    sample,
+)
 from glassformer.figures.style import BLACK, BLUE, SKY, in_style, line, new_figure
 from glassformer.labs.lookup.experiments.course_runs import draw_bars
 from glassformer.labs.run import Run
 from glassformer.models.encoder_decoder import EncoderDecoder
 from glassformer.observe.capture import capture
-from glassformer.training.in_context_lookup import MEASURING_SEED, InContextRecipe, build_model, train_in_context
+from glassformer.training.in_context_lookup import (
+    MEASURING_SEED,
+    InContextRecipe,
+    build_model,
+    train_in_context,
+)
 
 if TYPE_CHECKING:
     from glassformer.labs.lookup.experiments import Results
@@ -64,19 +79,25 @@ class Answers:
 
 
 def measure(current: Run, recipe: InContextRecipe, seed: int) -> Answers:
-    """Train the model of ``recipe`` and measure it at the lengths that its keys and values suffice for."""
-    name, settings = f"{recipe.directory}-{seed}", current.settings
+    """Train the model of ``recipe`` and measure it at the lengths that its keys and values suffice
+    for.
+    """
+    name = f"{recipe.directory}-{seed}"
+    settings = current.settings
 
     def compute() -> Answers:
         print(f"fresh facts: {recipe.name}, seed {seed}, {recipe.steps:,} steps", flush=True)
-        longest, few = recipe.data.max_facts, min(1000, settings.num_questions)
+        longest = recipe.data.max_facts
+        few = min(1000, settings.num_questions)
         before = measure_length(build_model(recipe, seed).eval(), recipe, longest, few)
         model, _ = train_in_context(recipe, seed, current.out / "trainings" / name)
         lengths = [count for count in settings.lengths if count <= recipe.data.most_facts]
         return Answers(
             recipe=recipe,
             seed=seed,
-            lengths=[measure_length(model, recipe, count, settings.num_questions) for count in lengths],
+            lengths=[
+                measure_length(model, recipe, count, settings.num_questions) for count in lengths
+            ],
             sharpness_before=before.sharpness,
             order=measure_order(model, recipe, longest, few),
         )
@@ -86,24 +107,34 @@ def measure(current: Run, recipe: InContextRecipe, seed: int) -> Answers:
 
 @torch.no_grad()
 def measure_length(
-    model: EncoderDecoder, recipe: InContextRecipe, num_facts: int, num_questions: int, seed: int = 0
+    model: EncoderDecoder,
+    recipe: InContextRecipe,
+    num_facts: int,
+    num_questions: int,
+    seed: int = 0,
 ) -> Lookup:
     """Ask questions about contexts of so many facts, from seeds that training does not use.
 
-    Where training leaves pairings out, each pairing of these contexts is one of those. With more than 64 facts fewer
-    questions are asked (256 at least), so that the time stays in bounds. Weights are those of the last cross-attention.
+    Where training leaves pairings out, each pairing of these contexts is one of those. With more
+    than 64 facts fewer questions are asked (256 at least), so that the time stays in bounds.
+    Weights are those of the last cross-attention.
     """
     num_questions = min(num_questions, max(256, num_questions * 64 // num_facts))
     parts: dict[str, list[Tensor]] = defaultdict(list)
     name = f"decoder_layers.{len(model.decoder_layers) - 1}.cross_attention"
     for facts, source in contexts(recipe, num_facts, num_questions, seed):
-        query, answer, tokens = facts.query[:, None], facts.answer[:, None], source.tokens
+        query = facts.query[:, None]
+        answer = facts.answer[:, None]
+        tokens = source.tokens
         with capture(model, [name]) as seen:
             logits = model(tokens, query, source.real)[:, -1]
         weights = seen.weights[name][:, :, -1]
         parts["accuracy"].append(logits.argmax(-1) == facts.answer)
         slots = tokens.dim() == 3
-        on = tokens[..., 0] == query if slots else (tokens == query) | (tokens == answer)
+        if slots:
+            on = tokens[..., 0] == query
+        else:
+            on = (tokens == query) | (tokens == answer)
         parts["sharpness"].append((weights * on[:, None]).sum(-1))
     mean = {name: torch.cat(values).double().mean(0) for name, values in parts.items()}
     return Lookup(num_facts, num_questions, float(mean["accuracy"]), mean["sharpness"].tolist())
@@ -111,10 +142,15 @@ def measure_length(
 
 @torch.no_grad()
 def measure_order(
-    model: EncoderDecoder, recipe: InContextRecipe, num_facts: int, num_questions: int, seed: int = 0
+    model: EncoderDecoder,
+    recipe: InContextRecipe,
+    num_facts: int,
+    num_questions: int,
+    seed: int = 0,
 ) -> Order:
     """Ask the same questions about contexts and about the same contexts in another random order."""
-    changed, largest = 0, 0.0
+    changed = 0
+    largest = 0.0
     for facts, source in contexts(recipe, num_facts, num_questions, seed):
         moved = encode(reordered(facts, seed=seed + 1), recipe.encoding, seed=seed + 1)
         first = model(source.tokens, facts.query[:, None], source.real)[:, -1]
@@ -124,7 +160,9 @@ def measure_order(
     return Order(num_questions, changed, largest)
 
 
-def contexts(recipe: InContextRecipe, num_facts: int, count: int, seed: int) -> Iterator[tuple[Facts, Source]]:
+def contexts(
+    recipe: InContextRecipe, num_facts: int, count: int, seed: int
+) -> Iterator[tuple[Facts, Source]]:
     """Batches of questions about so many facts, from seeds that training does not use."""
     split: Split = "unseen" if recipe.asks_unseen else "all"
     seed += MEASURING_SEED + 1
@@ -153,13 +191,24 @@ def draw_accuracy(results: Results) -> Figure:
         values = np.array([[length.accuracy for length in model.lengths] for model in models])
         look = {**line(series, len(counts)), "markevery": None}
         # The points of bag and positions lie on one another: large open markers around small ones.
-        look |= {"markersize": 9, "markerfacecolor": "none", "linestyle": "none"} if encoding == "bag" else {}
+        look |= (
+            {"markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
+            if encoding == "bag"
+            else {}
+        )
         label = f"{NAMES[encoding]}, {models[0].recipe.data.num_keys} keys"
         ax.plot(counts, np.median(values, axis=0), label=label, **look)
-        ax.fill_between(counts, values.min(0), values.max(0), color=look["color"], alpha=0.2, linewidth=0)
-    ax.axvspan(1, bag.recipe.data.max_facts, color="#dddddd", linewidth=0, zorder=0, label="trained on")
+        ax.fill_between(
+            counts, values.min(0), values.max(0), color=look["color"], alpha=0.2, linewidth=0
+        )
+    ax.axvspan(
+        1, bag.recipe.data.max_facts, color="#dddddd", linewidth=0, zorder=0, label="trained on"
+    )
     ax.set(
-        title="Answers from fresh facts", ylabel="share answered right", ylim=(0, 1.04), xlabel="facts in the context"
+        title="Answers from fresh facts",
+        ylabel="share answered right",
+        ylim=(0, 1.04),
+        xlabel="facts in the context",
     )
     counts = [length.num_facts for length in results.encodings["slots"][0].lengths]
     ax.set_xscale("log", base=2)
@@ -178,7 +227,9 @@ def draw_slot_sharpness(results: Results) -> Figure:
     figure, (ax,) = new_figure(5.5, 3.8)
     draw_bars(ax, model.sharpness_before, "before training", SKY)
     draw_bars(ax, trained.sharpness, "after", BLUE)
-    ax.axhline(1 / trained.num_facts, color=BLACK, linestyle="--", linewidth=1, label="equal weights")
+    ax.axhline(
+        1 / trained.num_facts, color=BLACK, linestyle="--", linewidth=1, label="equal weights"
+    )
     title = f"Weight on the right slot of {trained.num_facts} (seed {model.seed})"
     ax.set(title=title, ylabel="attention weight")
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3)

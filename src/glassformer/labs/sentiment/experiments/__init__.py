@@ -17,7 +17,9 @@ from glassformer.training.classification import wilson
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is done; ``data`` is an argument of :func:`~glassformer.labs.sentiment.sources.find_data`."""
+    """How much is done; ``data`` is an argument of
+    :func:`~glassformer.labs.sentiment.sources.find_data`.
+    """
 
     data: str | None = None
     seeds: int = 3  # of each encoder of the table
@@ -40,7 +42,9 @@ class Results:
 
 
 def _alone(measure: Callable[[Settings, Sequence[int]], Any]) -> Callable[[Run], Any]:
-    """A step of small networks, with one thread; ``measure`` gets the settings and the seeds from the run's on."""
+    """A step of small networks, with one thread; ``measure`` gets the settings and the seeds from
+    the run's on.
+    """
 
     def step(run: Run) -> Any:
         with one_thread():
@@ -63,8 +67,12 @@ LAB = Lab(
     results=Results,
     steps={
         "models": models.measure_models,
-        "leak": _alone(lambda s, seeds: pitfalls.measure_leak(seeds[: s.leak_seeds], s.leak_epochs)),
-        "padding": _alone(lambda s, seeds: pitfalls.measure_padding(seeds[: s.padding_seeds], s.padding_epochs)),
+        "leak": _alone(
+            lambda s, seeds: pitfalls.measure_leak(seeds[: s.leak_seeds], s.leak_epochs)
+        ),
+        "padding": _alone(
+            lambda s, seeds: pitfalls.measure_padding(seeds[: s.padding_seeds], s.padding_epochs)
+        ),
     },
     figures={
         "calibration": lambda r: models.draw_calibration(list(r.models.medians.values())),

@@ -14,12 +14,25 @@ from glassformer.data.examples import CLASSES, Example
 from glassformer.data.sentiment import reviews
 from glassformer.labs.loaders import History
 from glassformer.labs.sentiment.course import MiniTransformer
-from glassformer.labs.sentiment.course_training import SentimentDataset, SimpleTokenizer, train_transformer
+from glassformer.labs.sentiment.course_training import (
+    SentimentDataset,
+    SimpleTokenizer,
+    train_transformer,
+)
 from glassformer.modes import seeded
 
-COURSE_MODEL: dict[str, Any] = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "dropout": 0.1}
-COURSE_LENGTH, COURSE_VOCABULARY = 32, 500
-COURSE_EPOCHS, COURSE_BATCH, COURSE_RATE = 10, 16, 1e-3
+COURSE_MODEL: dict[str, Any] = {
+    "d_model": 64,
+    "num_heads": 8,
+    "num_layers": 2,
+    "d_ff": 256,
+    "dropout": 0.1,
+}
+COURSE_LENGTH = 32
+COURSE_VOCABULARY = 500
+COURSE_EPOCHS = 10
+COURSE_BATCH = 16
+COURSE_RATE = 1e-3
 SPLIT = (0.8, 0.2)  # to train on, and to validate on
 
 
@@ -38,7 +51,9 @@ class SeesPadding(nn.Module):
         super().__init__()
         self.encoder = model.encoder
 
-    def forward(self, input_ids: Int[Tensor, "batch position"]) -> Float[Tensor, "batch num_classes"]:
+    def forward(
+        self, input_ids: Int[Tensor, "batch position"]
+    ) -> Float[Tensor, "batch num_classes"]:
         """Scores of the classes, before softmax."""
         return self.encoder(input_ids, torch.ones_like(input_ids, dtype=torch.bool))
 
@@ -57,21 +72,28 @@ def train_course(
     sees_padding: bool = False,
     max_length: int = COURSE_LENGTH,
 ) -> CourseTraining:
-    """Train a MiniTransformer with the course's settings, in silence; torch's generator is left alone.
+    """Train a MiniTransformer with the course's settings, in silence; torch's generator is left
+    alone.
 
-    The vocabulary knows training texts only; rows are padded to 32 tokens. ``max_length`` is the longest text that the
-    model can read afterwards; with ``sees_padding`` it is trained as :class:`SeesPadding`.
+    The vocabulary knows training texts only; rows are padded to 32 tokens. ``max_length`` is the
+    longest text that the model can read afterwards; with ``sees_padding`` it is trained as
+    :class:`SeesPadding`.
     """
     tokenizer = SimpleTokenizer(COURSE_VOCABULARY)
 
     def loader(examples: Sequence[Example]) -> DataLoader[Any]:
-        texts, labels = [example.text for example in examples], [example.label for example in examples]
+        texts = [example.text for example in examples]
+        labels = [example.label for example in examples]
         rows = SentimentDataset(texts, labels, tokenizer, COURSE_LENGTH)
         return DataLoader(rows, COURSE_BATCH, shuffle=examples is train)
 
     with seeded(seed), contextlib.redirect_stdout(io.StringIO()):
         tokenizer.build_vocab([example.text for example in train])
-        sizes = {"vocab_size": len(tokenizer.vocab), "max_length": max_length, "num_classes": len(CLASSES)}
+        sizes = {
+            "vocab_size": len(tokenizer.vocab),
+            "max_length": max_length,
+            "num_classes": len(CLASSES),
+        }
         model = MiniTransformer(**sizes, **COURSE_MODEL)
         trained = SeesPadding(model) if sees_padding else model
         history = train_transformer(trained, loader(train), loader(held_out), epochs, COURSE_RATE)

@@ -1,7 +1,9 @@
-"""Two faults that raise no error: a random split where texts repeat, and padding that is seen as if it were text.
+"""Two faults that raise no error: a random split where texts repeat, and padding that is seen as if
+it were text.
 
-:class:`LeakResult` compares a random split of a toy set in the course's form with one by text; :class:`PaddingResult`
-compares padding that is attended to and averaged over, as in the course, with padding left out of both.
+:class:`LeakResult` compares a random split of a toy set in the course's form with one by text;
+:class:`PaddingResult` compares padding that is attended to and averaged over, as in the course,
+with padding left out of both.
 """
 
 import statistics
@@ -47,7 +49,9 @@ class LeakRun:
 
 @dataclass(frozen=True)
 class LeakResult:
-    """The same examples, split at random ("leaky") and by text ("clean"); ``histories`` are those of the first seed."""
+    """The same examples, split at random ("leaky") and by text ("clean"); ``histories`` are those
+    of the first seed.
+    """
 
     num_examples: int
     num_texts: int
@@ -72,9 +76,9 @@ class LeakResult:
 def measure_leak(seeds: Sequence[int], epochs: int = COURSE_EPOCHS) -> LeakResult:
     """Train with one split of each kind for each seed, a fifth validated on.
 
-    With ten copies of each of 20 texts, a random split leaves a text out of training with a probability below
-    ``0.2 ** 10``. By text, 4 of the 20 are held out, so that one split gives accuracies in quarters; only the mean over
-    seeds says something.
+    With ten copies of each of 20 texts, a random split leaves a text out of training with a
+    probability below ``0.2 ** 10``. By text, 4 of the 20 are held out, so that one split gives
+    accuracies in quarters; only the mean over seeds says something.
     """
     examples = leaky_examples()
     labels = [example.label for example in examples]
@@ -82,12 +86,20 @@ def measure_leak(seeds: Sequence[int], epochs: int = COURSE_EPOCHS) -> LeakResul
     histories: dict[str, dict[str, list[float]]] = {}
     for seed in seeds:
         random = train_test_split(examples, test_size=0.2, random_state=seed, stratify=labels)
-        for name, (train, held_out) in (("leaky", random), ("clean", split_by_text(examples, SPLIT, seed))):
+        for name, (train, held_out) in (
+            ("leaky", random),
+            ("clean", split_by_text(examples, SPLIT, seed)),
+        ):
             history = train_course(train, held_out, seed, epochs).history
             histories.setdefault(name, history)
-            counted = TfidfClassifier(train, COURSE_TFIDF).probabilities([each.text for each in held_out]).argmax(1)
+            counted = (
+                TfidfClassifier(train, COURSE_TFIDF)
+                .probabilities([each.text for each in held_out])
+                .argmax(1)
+            )
             tfidf = float((counted == [each.label for each in held_out]).mean())
-            num_seen, accuracy = len(leaked(train, held_out)), history["val_acc"][-1] / 100
+            num_seen = len(leaked(train, held_out))
+            accuracy = history["val_acc"][-1] / 100
             runs[name].append(LeakRun(len(held_out), num_seen, accuracy, tfidf))
     num_texts = len({normalized(example.text) for example in examples})
     return LeakResult(len(examples), num_texts, epochs, **runs, histories=histories)
@@ -95,24 +107,38 @@ def measure_leak(seeds: Sequence[int], epochs: int = COURSE_EPOCHS) -> LeakResul
 
 @in_style
 def draw_leak(leak: LeakResult) -> Figure:
-    """Validation accuracy of every split, with the leak and without it, and the losses of one training of each."""
+    """Validation accuracy of every split, with the leak and without it, and the losses of one
+    training of each.
+    """
     figure, (accuracies, losses) = new_figure(11, 4, columns=2)
     columns = [(name, model) for name in ("leaky", "clean") for model in ("transformer", "tfidf")]
     for place, (name, model) in enumerate(columns):
         look = LINES[int(name == "clean")]
         values = 100 * np.array(leak.accuracies(name, model))
         # Runs of equal accuracy stand side by side.
-        offsets = np.linspace(-0.28, 0.28, len(values)) if len(values) > 1 else np.zeros(1)
-        accuracies.plot(place + offsets, values, linestyle="none", color=look["color"], marker=look["marker"])
+        if len(values) > 1:
+            offsets = np.linspace(-0.28, 0.28, len(values))
+        else:
+            offsets = np.zeros(1)
+        accuracies.plot(
+            place + offsets, values, linestyle="none", color=look["color"], marker=look["marker"]
+        )
         accuracies.hlines(values.mean(), place - 0.36, place + 0.36, color=BLACK, linewidth=1.6)
     accuracies.axhline(50, color="grey", linewidth=0.8, linestyle=":")
-    splits, models = ("random split", "split by text"), ("MiniTransformer", "TF-IDF")
-    accuracies.set_xticks(range(4), [f"{name},\n{model}" for name in splits for model in models], fontsize=9)
-    accuracies.set(title="Validation accuracy by seed; black: mean, dotted: chance", ylabel="%", ylim=(-4, 104))
+    splits = ("random split", "split by text")
+    models = ("MiniTransformer", "TF-IDF")
+    accuracies.set_xticks(
+        range(4), [f"{name},\n{model}" for name in splits for model in models], fontsize=9
+    )
+    accuracies.set(
+        title="Validation accuracy by seed; black: mean, dotted: chance", ylabel="%", ylim=(-4, 104)
+    )
     for look, history, name in zip(LINES, leak.histories.values(), splits, strict=False):
         epochs = range(1, leak.epochs + 1)
         losses.plot(epochs, history["val_loss"], **look, label=f"{name}: validation")
-        losses.plot(epochs, history["train_loss"], **look, alpha=0.45, lw=1.0, label=f"{name}: training")
+        losses.plot(
+            epochs, history["train_loss"], **look, alpha=0.45, lw=1.0, label=f"{name}: training"
+        )
     losses.set(title="Loss of the MiniTransformer, first seed", xlabel="epoch", ylabel="nats")
     losses.locator_params(axis="x", integer=True)
     losses.legend(fontsize=8)
@@ -137,7 +163,8 @@ class PaddingRun:
     num_compared: int  # validation texts that fit the shortest length
     validation_accuracy: float  # on all validation texts, padded as in training
     padded: list[Padded]
-    order_change: float  # the largest change of a probability between two orders of the texts, in batches of 8
+    # the largest change of a probability between two orders of the texts, in batches of 8
+    order_change: float
 
 
 @dataclass(frozen=True)
@@ -159,18 +186,23 @@ class PaddingResult:
 def measure_padding(
     seeds: Sequence[int], epochs: int = COURSE_EPOCHS, lengths: Sequence[int] = (16, 32, 64, 128)
 ) -> PaddingResult:
-    """Train in both ways on the plain reviews, and change nothing but how far the held-out texts are padded.
+    """Train in both ways on the plain reviews, and change nothing but how far the held-out texts
+    are padded.
 
     For each seed, a split by text and one training in each way. ``lengths`` rise.
     """
-    return PaddingResult(COURSE_LENGTH, [_run(way, seed, epochs, lengths) for way in get_args(Way) for seed in seeds])
+    return PaddingResult(
+        COURSE_LENGTH, [_run(way, seed, epochs, lengths) for way in get_args(Way) for seed in seeds]
+    )
 
 
 def _run(way: Way, seed: int, epochs: int, lengths: Sequence[int]) -> PaddingRun:
     seen = way == "seen"
     train, held_out = split_by_text(plain_reviews(), SPLIT, seed)
     longest = max(*lengths, COURSE_LENGTH)
-    model, tokenizer, history = train_course(train, held_out, seed, epochs, sees_padding=seen, max_length=longest)
+    model, tokenizer, history = train_course(
+        train, held_out, seed, epochs, sees_padding=seen, max_length=longest
+    )
     network = SeesPadding(model).eval() if seen else model.encoder
     rows = [tokenizer.words.encode(example.text, COURSE_LENGTH) for example in held_out]
     short = [index for index, row in enumerate(rows) if len(row) <= lengths[0]]
@@ -181,7 +213,8 @@ def _run(way: Way, seed: int, epochs: int, lengths: Sequence[int]) -> PaddingRun
         found = _positive(network, chosen, length)
         flipped = ((found > 0.5) != (alone > 0.5)).mean()
         padded.append(Padded(length, float(np.abs(found - alone).max()), float(flipped)))
-    accuracy, order_change = history["val_acc"][-1] / 100, _order_change(network, rows, seed)
+    accuracy = history["val_acc"][-1] / 100
+    order_change = _order_change(network, rows, seed)
     return PaddingRun(way, len(held_out), len(short), accuracy, padded, order_change)
 
 
@@ -197,7 +230,9 @@ def _order_change(network: nn.Module, rows: Sequence[list[int]], seed: int) -> f
 
 
 @torch.inference_mode()
-def _positive(network: nn.Module, rows: Sequence[list[int]], length: int | None = None) -> Float[np.ndarray, " text"]:
+def _positive(
+    network: nn.Module, rows: Sequence[list[int]], length: int | None = None
+) -> Float[np.ndarray, " text"]:
     """The probability of praise, of texts in one batch."""
     tokens, _ = pad(rows, PAD_ID, length)
     return network(tokens).double().softmax(-1)[:, -1].numpy()

@@ -27,7 +27,9 @@ _EVALUATIONS = 12
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """AdamW; the learning rate rises over the first tenth of the updates and then falls as a cosine."""
+    """AdamW; the learning rate rises over the first tenth of the updates and then falls as a
+    cosine.
+    """
 
     epochs: int
     batch_size: int
@@ -36,7 +38,9 @@ class TrainingRecipe:
     betas: tuple[float, float] = (0.9, 0.99)
     word_dropout: float = 0.0
     label_smoothing: float = 0.0
-    min_updates: int = 0  # small data sets are passed through more often than ``epochs``, until there are as many
+    min_updates: int = (
+        0  # small data sets are passed through more often than ``epochs``, until there are as many
+    )
 
     def config(self, num_examples: int, seed: int) -> TrainingConfig:
         """The configuration of the training loop for this many training texts."""
@@ -106,7 +110,9 @@ FROM_MINILM = PretrainedRecipe(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread: networks this small lose time to threads that wait for one another."""
+    """Let torch compute with one thread: networks this small lose time to threads that wait for one
+    another.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -116,17 +122,27 @@ def one_thread() -> Iterator[None]:
 
 
 def build_classifier(
-    recipe: ScratchRecipe | PretrainedRecipe, train_texts: Sequence[str], classes: tuple[str, ...], seed: int
+    recipe: ScratchRecipe | PretrainedRecipe,
+    train_texts: Sequence[str],
+    classes: tuple[str, ...],
+    seed: int,
 ) -> Classifier:
-    """The model of ``recipe`` before training. New weights follow from ``seed``; torch's generator is left alone."""
+    """The model of ``recipe`` before training. New weights follow from ``seed``; torch's generator
+    is left alone.
+    """
     with seeded(seed):
         if isinstance(recipe, PretrainedRecipe):
             source = find_directory(minilm())
-            encoder = load_encoder(source, num_classes=len(classes), dropout=recipe.dropout, attention_dropout=0.0)
+            encoder = load_encoder(
+                source, num_classes=len(classes), dropout=recipe.dropout, attention_dropout=0.0
+            )
             return Classifier(encoder, load_subwords(source), classes)
         tokenizer = WordTokenizer.from_texts(train_texts, recipe.vocab_size)
         config = EncoderConfig(
-            vocab_size=tokenizer.vocab_size, num_classes=len(classes), pad_id=tokenizer.pad_id, **recipe.model
+            vocab_size=tokenizer.vocab_size,
+            num_classes=len(classes),
+            pad_id=tokenizer.pad_id,
+            **recipe.model,
         )
         return Classifier(Encoder(config), tokenizer, classes)
 
@@ -134,12 +150,15 @@ def build_classifier(
 def train_recipe(
     recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, directory: Path, seed: int
 ) -> Classifier:
-    """Train an encoder on ``data.train``: the classifier in evaluation mode, with the weights of the last update.
+    """Train an encoder on ``data.train``: the classifier in evaluation mode, with the weights of
+    the last update.
 
-    Nothing is chosen by the validation texts, and the test texts are not used. ``directory`` keeps the run in "run",
-    continues what that holds, and has the classifier beside it.
+    Nothing is chosen by the validation texts, and the test texts are not used. ``directory`` keeps
+    the run in "run", continues what that holds, and has the classifier beside it.
     """
-    classifier = build_classifier(recipe, [example.text for example in data.train], data.classes, seed)
+    classifier = build_classifier(
+        recipe, [example.text for example in data.train], data.classes, seed
+    )
     training = recipe.training
     task = ClassificationTask.of(
         data.train,
@@ -151,8 +170,19 @@ def train_recipe(
         word_dropout=training.word_dropout,
         label_smoothing=training.label_smoothing,
     )
-    described = {"recipe": asdict(recipe), "texts": len(data.train), "fingerprint": fingerprint(data), "seed": seed}
-    train_in(directory / "run", classifier.encoder, task, training.config(len(data.train), seed), described)
+    described = {
+        "recipe": asdict(recipe),
+        "texts": len(data.train),
+        "fingerprint": fingerprint(data),
+        "seed": seed,
+    }
+    train_in(
+        directory / "run",
+        classifier.encoder,
+        task,
+        training.config(len(data.train), seed),
+        described,
+    )
     if not (directory / ENCODER).is_dir():
         save_classifier(classifier, directory / ENCODER)
     return classifier
