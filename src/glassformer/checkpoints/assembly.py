@@ -17,10 +17,10 @@ from torch.overrides import TorchFunctionMode
 from glassformer.checkpoints.lazy import LazyDecoder
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, require_finite
 from glassformer.errors import CheckpointError, InputError
-from glassformer.kernels.packed import KINDS, encode, finite
+from glassformer.kernels.packed import KINDS
 from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized import Pack, mxfp4
-from glassformer.layers.quantized.packed import PackedLinear, buffer_name, packed_like
+from glassformer.layers.quantized.packed import buffer_name, packed_like
 from glassformer.memory import process_memory
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import byte_size
@@ -139,26 +139,13 @@ def read_decoder(
     state: dict[str, Tensor] = {}
     for name, tensor in stored.tensors.items():
         kind = kinds.get(name)
+        tensor_dtype = stored.dtype_of(name, dtype)
         if kind is None:
-            state[name] = tensor.load(stored.dtype_of(name, dtype)).to(device)
-        elif kind == tensor.kind:
-            state[buffer_name(name)] = tensor.read().to(device)
+            state[name] = tensor.load(tensor_dtype).to(device)
         else:
-            numbers = tensor.load(stored.dtype_of(name, dtype))
-            state[buffer_name(name)] = _packed(numbers, kind, name, place).to(device)
+            blocks = tensor.load_packed(kind, tensor_dtype, f"{name} of {place}")
+            state[buffer_name(name)] = blocks.to(device)
     return fill(decoder, state).eval()
-
-
-def _packed(numbers: Tensor, kind: str, name: str, place: Path) -> Tensor:
-    """Return the packed bytes of a tensor, whose numbers must be within the range of the kind."""
-    blocks = encode(kind, numbers)
-    if not finite(kind, blocks):
-        raise CheckpointError(
-            f"{name} of {place} with weights beyond {kind}, or infinite or NaN",
-            f"finite weights of {kind}",
-            "Leave out pack.",
-        )
-    return blocks
 
 
 def stored_kinds(stored: LazyDecoder) -> dict[str, str]:
@@ -175,8 +162,11 @@ def hold_packed(decoder: Decoder, kinds: Mapping[str, str]) -> dict[str, str]:
             all its matrices packed or none.
 
     Returns:
-        The part of ``kinds`` that is held packed. Other weights are numbers.
+        The kind of each weight that is held packed, an output that is the embedding included. Other
+        weights are numbers.
     """
+    if decoder.config.tied_output and "embedding.weight" in kinds:
+        kinds = {**kinds, "output.weight": kinds["embedding.weight"]}
     kinds_by_module: dict[str, dict[str, str]] = {}
     for name, kind in kinds.items():
         module_name, _, weight = name.rpartition(".")
@@ -188,12 +178,6 @@ def hold_packed(decoder: Decoder, kinds: Mapping[str, str]) -> dict[str, str]:
             continue
         decoder.set_submodule(module_name, module)
         held |= {f"{module_name}.{weight}": kind for weight, kind in module_kinds.items()}
-    if decoder.config.tied_output and "embedding.weight" in held:
-        with torch.device("meta"):
-            output = PackedLinear(
-                decoder.config.hidden_dim, decoder.config.vocab_size, held["embedding.weight"]
-            )
-        decoder.set_submodule("output", output)
     return held
 
 

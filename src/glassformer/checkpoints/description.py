@@ -17,10 +17,10 @@ from glassformer.checkpoints.assembly import (
     hold_packed,
     stored_kinds,
 )
-from glassformer.checkpoints.hub import hub_tensors
+from glassformer.checkpoints.hub import directory_tensors
 from glassformer.checkpoints.lazy import LazyDecoder
-from glassformer.checkpoints.store import find_model, open_found
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, read_json, stored_tensors
+from glassformer.checkpoints.store import ModelDirectory, find_model
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, read_json
 from glassformer.kernels.packed import KINDS
 from glassformer.layers.quantized import Pack, mxfp4
 from glassformer.models import DecoderConfig
@@ -148,12 +148,13 @@ def describe(source: Path | str, *, download: bool = True) -> Description:
         download: Whether the weights of a directory on the hub are downloaded. Otherwise their
             headers are read there.
     """
-    place = find_model(source, download=download)
-    if isinstance(place, Path) and not (place / "trainings").is_dir():
-        content = read_json(place / CONFIG_FILE)
+    model = find_model(source, download=download)
+    if isinstance(model, ModelDirectory) and not (model.path / "trainings").is_dir():
+        content = read_json(model.path / CONFIG_FILE)
         if content.get("model_type") in (bert.OWN, *bert.FAMILY):
-            return _describe_encoder(source, place, content)
-    stored = open_found(source, place)
+            files = directory_tensors(model.path, model.repository)
+            return _describe_encoder(model.path, content, files)
+    stored = model.open()
     if stored.family is None:
         family = "glassformer"
     else:
@@ -167,14 +168,13 @@ def describe(source: Path | str, *, download: bool = True) -> Description:
 
 
 def _describe_encoder(
-    source: Path | str, directory: Path, content: Mapping[str, Any]
+    directory: Path, content: Mapping[str, Any], files: Mapping[str, FileTensor]
 ) -> Description:
     with config_errors(directory / CONFIG_FILE):
         config = bert.read_encoder_config(content)
     is_own = content["model_type"] == bert.OWN
     family = "glassformer" if is_own else "BERT"
     layout = "glassformer" if is_own else "Hugging Face"
-    files = hub_tensors(source, directory) or stored_tensors(directory)
     return _described(directory, family, layout, config, list(files.items()))
 
 

@@ -133,7 +133,11 @@ def read_gguf(path: str | Path) -> GgufFile:
         path: A file; of a model in several, such as ``model-00001-of-00003.gguf``, any of them.
             Consecutive pieces of one file take :func:`joined`.
     """
-    path = local_path(path)
+    return read_parts(local_path(path))
+
+
+def read_parts(path: Path) -> GgufFile:
+    """Read the headers of all files of the model of which ``path`` is one."""
     return joined([[path.with_name(name)] for name in part_names(path.name)])
 
 

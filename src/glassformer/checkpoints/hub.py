@@ -14,7 +14,7 @@ from glassformer.checkpoints.tensor_files import (
     WeightFile,
     header_tensors,
     joined,
-    stored_tensors,
+    tensors_in,
     weight_files,
 )
 from glassformer.errors import InputError, first_line
@@ -139,19 +139,20 @@ def gguf_in(name: str, kind: str) -> str:
     return found
 
 
-def hub_tensors(source: str | Path, directory: Path) -> dict[str, FileTensor] | None:
-    """The tensors of a model's files by name, from headers on the hub if the files are not
-    downloaded.
+def directory_tensors(directory: Path, repository: str | None = None) -> dict[str, FileTensor]:
+    """Return the tensors of a model's files by name; their numbers are not read.
 
-    ``directory`` is what :func:`find_directory` found for ``source``. The result is None if the two
-    are the same.
+    Args:
+        directory: Directory of the files.
+        repository: Name of the model on the hub. Headers of files that were not downloaded are
+            read there. None: the directory is no copy of a model on the hub.
     """
-    if local_path(source).is_dir():
-        return None
     files, places = weight_files(directory)
-    if all(os.path.lexists(directory / file) for file in files):
-        return stored_tensors(directory)
-    return joined(directory, ((file, _header_on_hub(str(source), file)) for file in files), places)
+    if repository is None or all(os.path.lexists(directory / file) for file in files):
+        headers = ((file, tensors_in(directory / file)) for file in files)
+    else:
+        headers = ((file, _header_on_hub(repository, file)) for file in files)
+    return joined(directory, headers, places)
 
 
 def _header_on_hub(source: str, file: str) -> list[FileTensor]:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.tensor_files import DTYPES, KINDS, FileTensor, stored_bytes
+from glassformer.errors import CheckpointError
 from glassformer.kernels.packed import KINDS as BLOCKS
-from glassformer.kernels.packed import values
+from glassformer.kernels.packed import encode, finite, values
 from glassformer.models import DecoderConfig
 
 
@@ -45,6 +46,24 @@ class LazyTensor:
         if not tensor.is_floating_point():
             return tensor
         return tensor.to(self.dtype if dtype is None else dtype)
+
+    def load_packed(self, kind: str, dtype: torch.dtype, label: str) -> Tensor:
+        """Read it as blocks of ``kind``: those of the file, or its numbers of ``dtype`` rounded.
+
+        Raises:
+            CheckpointError: Numbers beyond the range of ``kind``; ``label`` names the tensor.
+        """
+        if kind == self.kind:
+            return self.read()
+        numbers = self.load(dtype)
+        blocks = encode(kind, numbers)
+        if not finite(kind, blocks):
+            raise CheckpointError(
+                f"{label} with weights beyond {kind}, or infinite or NaN",
+                f"finite weights of {kind}",
+                "Leave out pack.",
+            )
+        return blocks
 
 
 def in_memory(tensor: Tensor) -> LazyTensor:

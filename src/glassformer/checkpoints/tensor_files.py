@@ -218,7 +218,7 @@ def stored_tensors(
     directory = local_path(directory)
     files, places = weight_files(directory)
     return joined(
-        directory, ((file, _stored_in(directory / file)) for file in files), places, clean
+        directory, ((file, tensors_in(directory / file)) for file in files), places, clean
     )
 
 
@@ -488,7 +488,8 @@ def _places(index: Path) -> dict[str, str]:
     return pieces
 
 
-def _stored_in(file: Path) -> list[FileTensor]:
+def tensors_in(file: Path) -> list[FileTensor]:
+    """Return the tensors of one safetensors file, whose header is checked as a whole."""
     if not file.is_file():
         raise CheckpointError(
             f"no file {file}",
