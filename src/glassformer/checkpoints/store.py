@@ -1,5 +1,4 @@
-"""One way to open a model: :func:`open_model` finds it and reads all but its weights; :func:`build`
-reads these.
+"""One way to open a model: :func:`open_model` reads all but its weights, :func:`build` reads these.
 
 A model is a GGUF file, a directory of Hugging Face or of glassformer, a training run, a model on
 the Hugging Face hub, or one of the short names of :data:`KNOWN`.
@@ -44,9 +43,9 @@ from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import byte_size, known_name
 
 GENERATION_CONFIG = "generation_config.json"
-# Tokens of a run, by the kind of its data.
+# Tokenizers of runs, by the kind of their data.
 _RUN_TOKENS = {"text": "bytes", "recurrence": "numbers"}
-# Tokenizers in forms that are not read.
+# Files of tokenizers in forms that are not read.
 _OTHER_TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "tekken.json")
 # Vocabulary of the released gpt-oss models: o200k_harmony's ids, rounded up.
 _HARMONY_VOCAB = 201088
@@ -58,11 +57,9 @@ class Known:
 
     Args:
         licence: Licence of its weights.
-        hub: Its name on the Hugging Face hub; None if the model is only distributed in Python
-            packages.
-        file: The file of that repository, or of the package's folder; None: the repository's
-            safetensors.
-        nbytes: Size of the file, or of the repository's weights.
+        hub: Name on the Hugging Face hub; None if the model is only distributed in Python packages.
+        file: File in the repository or the package; None: the repository's safetensors.
+        nbytes: Size of the file, or of the repository's weights, in bytes.
         sha256: Digest of the file, checked when it is downloaded.
         packages: Packages with the file, or with one consecutive piece of it each, and its path in
             them.
@@ -109,15 +106,15 @@ class Stored:
     """A model in files: all that is known of it before its weights are read.
 
     Args:
-        name: As its files call it, or else as it was asked for.
+        name: Name of its directory, file or repository.
         path: Its directory, or its first file.
         layout: ``"Hugging Face"``, ``"OpenAI"``, ``"GGUF"`` or ``"glassformer"``.
-        content: Content of its ``config.json``, or metadata of its GGUF file.
-        decoder: Its configuration and lazy tensors.
-        nbytes: Size of its files of weights, in bytes.
-        settings: Content of ``generation_config.json``, or metadata of its GGUF file.
-        settings_file: Name of that file.
-        short_name: Its name in :data:`KNOWN`, if it was opened by that name.
+        content: Content of ``config.json``, or metadata of the GGUF file.
+        decoder: Configuration and lazy tensors.
+        nbytes: Size of the files of weights, in bytes.
+        settings: Content of ``generation_config.json``, or metadata of the GGUF file.
+        settings_file: Name of the file with ``settings``.
+        short_name: Name in :data:`KNOWN`, if it was opened by that name.
     """
 
     name: str
@@ -130,17 +127,17 @@ class Stored:
     settings_file: str
     short_name: str | None
     declared_ends: tuple[int, ...]
-    """Tokens that end a text, as its files name them."""
+    """Tokens that end a text according to its files."""
     tokenizer_name: str | None
-    """Tokenizer that was asked for, or that the data of a run says; None: the one in its files."""
+    """Tokenizer that a user asked for, or that of a run's data; None: the one in its files."""
     read_own_tokenizer: Callable[[], ReleasedTokenizer | None] = field(repr=False)
-    """Reads the tokenizer in its files; None if they have none."""
+    """Function that reads the tokenizer in its files; it returns None if they have none."""
     read_own_template: Callable[[], ChatTemplate | None] = field(repr=False)
-    """Reads the chat template in its files; None if they have none."""
+    """Function that reads the chat template in its files; it returns None if they have none."""
 
     @property
     def config(self) -> DecoderConfig:
-        """The decoder's configuration."""
+        """Configuration of the decoder."""
         return self.decoder.config
 
     @property
@@ -150,7 +147,7 @@ class Stored:
 
     @cached_property
     def tokenizer(self) -> ReleasedTokenizer | None:
-        """The model's tokenizer, or the one that was asked for; None if it has none."""
+        """Tokenizer of the model, or the one that a user asked for; None if it has none."""
         if self.tokenizer_name is None:
             tokenizer = self.read_own_tokenizer()
         else:
@@ -161,14 +158,12 @@ class Stored:
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
-        """The model's chat template, or that of the tokenizer that was asked for; None if it has
-        none.
-        """
+        """Chat template of the model, or with the tokenizer that a user named; None without one."""
         return self.read_own_template() or _named_template(self.tokenizer_name)
 
     @property
     def stop_tokens(self) -> tuple[int, ...]:
-        """``declared_ends``, and the tokenizer's special tokens that end a text or a turn."""
+        """Tokens that end a text or a turn: ``declared_ends`` and special tokens."""
         ends = {*self.declared_ends}
         if self.tokenizer is not None:
             ends |= {*self.tokenizer.ends, self.tokenizer.specials.get("</s>", -1)}
@@ -176,9 +171,7 @@ class Stored:
 
     @property
     def packing(self) -> str:
-        """The kind in which most weights of a GGUF file are stored, such as ``"Q4_1"``; empty for a
-        directory.
-        """
+        """Format of most weights of a GGUF file, such as ``"Q4_1"``; empty for a directory."""
         if self.layout != "GGUF":
             return ""
         sizes: Counter[str] = Counter()
@@ -199,14 +192,12 @@ class Stored:
         """Return the tokenizer; :class:`InputError` says how to get one if there is none."""
         if self.tokenizer is not None:
             return self.tokenizer
-        others = [
-            name
-            for name in _OTHER_TOKENIZER_FILES
-            if self.path.is_dir() and (self.path / name).is_file()
-        ]
-        if others:
+        unread_files = []
+        if self.path.is_dir():
+            unread_files = [name for name in _OTHER_TOKENIZER_FILES if (self.path / name).is_file()]
+        if unread_files:
             raise InputError(
-                f"{self.path} with {' and '.join(others)} as its tokenizer",
+                f"{self.path} with {' and '.join(unread_files)} as its tokenizer",
                 TOKENIZER_FILE,
                 "Write it with transformers: "
                 "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR).",
@@ -224,7 +215,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """A directory with a model: of Hugging Face or of glassformer, or a training run.
+    """A model in a directory: of Hugging Face or of glassformer, or a training run.
 
     Args:
         path: The directory on this machine.
@@ -253,10 +244,11 @@ class ModelDirectory:
         if tokenizer is None and is_run(own_content):
             tokenizer = _tokens_of_run(own_content)
         family = family_of(decoder.family)
+        layout = "glassformer" if family is None else family.layout
         return Stored(
             name=self.name,
             path=directory,
-            layout="glassformer" if family is None else family.layout,
+            layout=layout,
             content=content,
             decoder=decoder,
             nbytes=_file_bytes(decoder),
@@ -272,7 +264,7 @@ class ModelDirectory:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A GGUF file with a model.
+    """A model in a GGUF file.
 
     Args:
         file: The file, or the parts of a model in several.
@@ -321,20 +313,24 @@ def open_model(
     allow_nonfinite: bool = False,
     download: bool = True,
 ) -> Stored:
-    """Find a decoder and read all that is known of it before its weights.
+    """Find a decoder and read all but its weights.
 
     Args:
-        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of
-            glassformer; a run of ``glassformer train``, of which the best weights are taken; a name
-            on the Hugging Face hub, ``"owner/name"``, ``"owner/name:file.gguf"`` or, for its file
-            in a format, ``"owner/name:Q4_K_M"``; or a short name of :data:`KNOWN`.
-        tokenizer: A tokenizer's file, or a GGUF file, a directory, a model on the hub or of a short
-            name with one, whose chat template is used too if the model has none; ``"bytes"`` or
-            ``"numbers"`` for a model whose tokens these are; None: the model's own.
-        allow_nonfinite: Whether weights may be infinite or NaN when they are read, which is an
-            error otherwise.
-        download: Whether the weights of a directory on the hub are downloaded. Otherwise their
-            headers are read there.
+        source: One of these.
+
+            - A GGUF file, or any file of a model in several.
+            - A directory of Hugging Face or of glassformer.
+            - A run of ``glassformer train``: its best weights are taken.
+            - A name on the Hugging Face hub: ``"owner/name"``, ``"owner/name:file.gguf"`` or, for
+              the file in a format, ``"owner/name:Q4_K_M"``.
+            - A short name of :data:`KNOWN`.
+        tokenizer: A tokenizer's file; or a GGUF file, a directory, a model on the hub or a short
+            name, whose chat template is used too if the model has none; ``"bytes"`` or
+            ``"numbers"`` if these are the model's tokens; None: the model's own.
+        allow_nonfinite: Allow weights that are infinite or NaN. Otherwise, reading them is an
+            error.
+        download: Download the weights of a directory on the hub. Otherwise, their headers are read
+            there.
 
     Raises:
         CheckpointError: Files that are damaged, or an architecture that is not known.
@@ -357,7 +353,7 @@ def build(
     Args:
         stored: From :func:`open_model`.
         device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
-        dtype: Dtype of expanded weights; None: of a directory as they are stored, of a GGUF file
+        dtype: Dtype of expanded weights. None: as they are stored in a directory; for a GGUF file
             bfloat16 if all matrices are stored so, or else float32.
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them,
             to be trained.
@@ -393,7 +389,8 @@ def _check_options(stored: Stored, hold: Hold, pack: Pack | None) -> None:
 def chosen_device(name: str) -> torch.device:
     """Return the device of this name; for ``"auto"`` a GPU if there is one."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device(name)
     if name == "meta":
         raise InputError(
             got="device = 'meta', which computes nothing",
@@ -404,7 +401,7 @@ def chosen_device(name: str) -> torch.device:
 
 
 def find_model(source: str | Path, *, download: bool = True) -> ModelDirectory | ModelFile:
-    """Find the directory or the GGUF file of a model, which is downloaded if it is on the hub only.
+    """Find the directory or the GGUF file of a model; download it if it is on the hub only.
 
     Arguments are those of :func:`open_model`.
     """
@@ -475,13 +472,16 @@ def _installed_pieces(known: Known) -> list[Path]:
         else:
             folders = spec.submodule_search_locations or []
         pieces += [Path(folder) / file for folder in folders]
-    is_complete = len(pieces) == len(known.packages) and all(piece.is_file() for piece in pieces)
-    return pieces if is_complete else []
+    if len(pieces) == len(known.packages) and all(piece.is_file() for piece in pieces):
+        return pieces
+    return []
 
 
 def _settings(directory: Path) -> dict[str, Any]:
     path = directory / GENERATION_CONFIG
-    return read_json(path) if path.is_file() else {}
+    if path.is_file():
+        return read_json(path)
+    return {}
 
 
 def _tokens_of_run(content: Mapping[str, Any]) -> str | None:
@@ -492,13 +492,13 @@ def _tokens_of_run(content: Mapping[str, Any]) -> str | None:
 
 
 def _ends(content: Mapping[str, Any]) -> list[Any]:
-    end = content.get("eos_token_id")
-    return end if isinstance(end, list) else [end]
+    ends = content.get("eos_token_id")
+    return ends if isinstance(ends, list) else [ends]
 
 
 def _file_bytes(decoder: LazyDecoder) -> int:
     sources = {tensor.source for _, tensor in decoder.files}
-    return sum(size for source in sources for _, size, _ in source.stamps)
+    return sum(source.nbytes for source in sources)
 
 
 def _tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> ReleasedTokenizer | None:
@@ -515,9 +515,8 @@ def _name_of_gguf(file_name: str) -> str:
 
 def _known_tokens(ends: Iterable[Any], config: DecoderConfig) -> tuple[int, ...]:
     # The files of a small model may still name ids of the large model it was derived from.
-    return tuple(
-        sorted({end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size})
-    )
+    known_ends = {end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size}
+    return tuple(sorted(known_ends))
 
 
 def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
@@ -543,7 +542,7 @@ def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
 
 
 def _repository(name: str) -> str:
-    """Return the name on the hub of a model whose tokenizer alone, not its weights, is wanted."""
+    """Return the name on the hub of a model that a user names for its tokenizer."""
     known = KNOWN.get(name)
     if known is not None and known.hub is not None:
         return known.hub
@@ -558,8 +557,9 @@ def _repository(name: str) -> str:
 
 
 def _named_template(tokenizer: str | None) -> ChatTemplate | None:
-    """Return the chat template of the model whose tokenizer a user names; None if it is not here or
-    has none.
+    """Return the chat template of the model that a user names for its tokenizer.
+
+    None: the model has none, or is not on this machine.
     """
     if tokenizer in (None, "bytes", "numbers"):
         return None
@@ -577,9 +577,10 @@ def _named_template(tokenizer: str | None) -> ChatTemplate | None:
 def _named_gguf(name: str) -> GgufFile | None:
     """Return the GGUF file of this path or short name; None if it names something else."""
     path = local_path(name)
-    known = None if path.exists() else KNOWN.get(name)
-    if path.suffix != ".gguf" and (known is None or known.file is None):
-        return None
+    if path.suffix != ".gguf":
+        known = KNOWN.get(name)
+        if known is None or known.file is None or path.exists():
+            return None
     model = find_model(name)
     assert isinstance(model, ModelFile)
     return model.file
