@@ -118,8 +118,8 @@ TRANSPOSED = Form(_transposed, _transposed)
 SHIFTED = Form(lambda w, _: w.double() + 1, lambda w, _: w - 1)
 """The file holds w of a norm that multiplies by 1 + w, as Gemma's do. The sum is taken in float64
 and kept in float32 at least. There, 16-bit weights w of a size of at least 2**-15 come back bit for
-bit. Smaller ones and those of float32 come back within 2**-24. No program computes with more digits,
-since the sum is taken in float32.
+bit. Smaller ones and those of float32 come back within 2**-24. No program computes with more
+digits, since the sum is taken in float32.
 """
 SWAPPED_HALVES = Form(_swapped, _swapped)
 """The halves of every head are exchanged, which reverses the rotation (nanochat)."""
