@@ -96,8 +96,8 @@ def find_file(name: str, file: str) -> Path:
     try:
         return Path(hf_hub_download(name, file))
     except (OSError, ValueError) as error:
-        got = f"{file} of {name}, which could not be had from the hub ({first_line(error)})"
-        raise InputError(got, expected, _FIX) from error
+        fault = f"which could not be had from the hub ({first_line(error)})"
+        raise InputError(f"{file} of {name}, {fault}", expected, _FIX) from error
 
 
 def gguf_in(name: str, kind: str) -> str:
@@ -120,8 +120,11 @@ def gguf_in(name: str, kind: str) -> str:
         try:
             place = Path(snapshot_download(name, local_files_only=True))
         except (OSError, ValueError):
-            got = f"{name!r}, whose files the hub did not list ({first_line(error)})"
-            raise InputError(got, "owner/name of a model on the hub", _FIX) from error
+            raise InputError(
+                f"{name!r}, whose files the hub did not list ({first_line(error)})",
+                "owner/name of a model on the hub",
+                _FIX,
+            ) from error
         files = [path.relative_to(place).as_posix() for path in place.rglob("*.gguf")]
     known_files = [file for file in files if file.endswith(".gguf") and "mmproj" not in file]
     known_files.sort(key=lambda file: (len(file), file))

@@ -251,9 +251,10 @@ class _Plan:
 
         It is computed in every step, so that it may not run a line of Python for each module.
         """
+        layers = self._cache.layers
         return (
             [*map(id, chain.from_iterable(map(dict.values, self._tables)))],
-            [id(tensor) for layer in self._cache.layers for tensor in (layer.keys, layer.values)],
+            [(id(layer.keys), id(layer.values)) for layer in layers],
             [*map(type, self._modules)],
             [*map(len, map(vars, self._modules))],  # a method of its own is one attribute more
             native.addresses(self._tensors),

@@ -199,11 +199,11 @@ def alike(fields: Mapping[str, Any], default: float | None = None) -> float:
     if not present:
         present = {"default": default}
     numbers = [*present.values()]
-    got = " and ".join(f"{name} = {value!r}" for name, value in present.items())
+    in_words = " and ".join(f"{name} = {value!r}" for name, value in present.items())
     if not all(map(_is_finite, numbers)):
-        raise InputError(got=got, expected="finite numbers", fix=_FIX)
+        raise InputError(got=in_words, expected="finite numbers", fix=_FIX)
     if not all(math.isclose(number, numbers[0], rel_tol=1e-6) for number in numbers):
-        raise InputError(got=got, expected="the same number in both", fix=_FIX)
+        raise InputError(got=in_words, expected="the same number in both", fix=_FIX)
     return float(numbers[0])
 
 
