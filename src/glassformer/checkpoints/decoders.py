@@ -55,7 +55,7 @@ Experts = Literal["dense", "mxfp4"]
 _RELEASED = {"eos_token_id": 200002, "pad_token_id": 199999}
 _RELEASED_VOCABULARY = 201088
 OWN = "glassformer-decoder"
-"""The ``model_type`` of what :func:`save_decoder` writes in our own layout."""
+"""``model_type`` of the directories that :func:`save_decoder` writes in our own layout."""
 COPIED_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json"),
     *("generation_config.json", "chat_template.jinja", "LICENSE", "USAGE_POLICY"),

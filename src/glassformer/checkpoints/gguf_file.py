@@ -96,7 +96,7 @@ _FIX = "Download the file again, join its pieces, convert the model again, or ma
 
 
 class _OtherFile(ValueError):
-    """A fault of no use to download again; the second argument says what to do."""
+    """A fault that a new download would not cure; the second argument is the advice."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,12 @@ def read_gguf(path: str | Path) -> GgufFile:
 
 
 def read_parts(path: Path) -> GgufFile:
-    """Read the headers of all files of the model of which ``path`` is one."""
+    """Read the headers of all files of a model; ``path`` is any of them."""
     return joined([[path.with_name(name)] for name in part_names(path.name)])
 
 
 def part_names(name: str) -> list[str]:
-    """Return the names of all files of the model of which ``name`` is one."""
+    """Return the names of all files of a model; ``name`` is any of them."""
     part = _PART.fullmatch(name)
     if part is None:
         return [name]

@@ -52,7 +52,7 @@ _VALUES = {
 _ALIGNMENT = 32
 _WRITER = "glassformer.writer"
 """The first key, by which a file is recognised that may be replaced."""
-# What llama.cpp's code of these architectures has, or needs; the others' has not, or does not.
+# Parts that llama.cpp's code for these architectures has or needs, and for others not.
 _WINDOWED = ("gemma2", "gemma3", "olmo2")
 _PACKED = ("gpt2", "gptneox", "phi3")
 _BIASED = ("gpt2", "gptneox", "llama")

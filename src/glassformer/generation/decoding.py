@@ -302,7 +302,7 @@ def _whole_numbers(tokens: Sequence[int], name: str = "prompts") -> list[int]:
 
 @dataclass(frozen=True)
 class _Mark:
-    """State at the end of a prompt: its logits, and what later positions write over."""
+    """State at the end of a prompt: its logits, and keys and values that replies write over."""
 
     tokens: tuple[int, ...]
     logits: Float[Tensor, "1 vocab"]

@@ -232,7 +232,7 @@ def _best(
 
 
 def _not_finite(logits: Tensor, best: Tensor) -> InputError:
-    """Return the error for logits of which some rows have no finite maximum."""
+    """Return the error for logits with a row without a finite maximum."""
     if best.isnan().any():
         return InputError(
             got=f"NaN in {int(logits.isnan().sum())} of {logits.numel()} logits",

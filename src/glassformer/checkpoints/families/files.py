@@ -244,7 +244,7 @@ def in_family(family: Family, stored: LazyDecoder) -> tuple[dict[str, Any], dict
 
 
 def _written_entry(entry: Entry, stored: LazyDecoder) -> dict[str, LazyTensor]:
-    """Return the tensors of a file that hold what an entry names."""
+    """Return the tensors of a file for an entry."""
     is_bytes = stored.tensors[entry.ours[0]].kind == "U8"
     dtype = torch.uint8 if is_bytes else stored.dtype
 

@@ -1,6 +1,6 @@
 """A decoder's configuration from the metadata of a GGUF file, for every family.
 
-Source: llama.cpp's ``gguf-py/gguf/constants.py`` for the keys, its converter for what they mean.
+Source: llama.cpp's ``gguf-py/gguf/constants.py`` for the keys, its converter for their meaning.
 """
 
 from collections.abc import Collection, Mapping, Sequence
