@@ -18,7 +18,7 @@ from random_gpt_oss import write_random_gpt_oss
 from glassformer.checkpoints import hub
 from glassformer.checkpoints.bert import load_encoder, save_encoder
 from glassformer.checkpoints.description import describe
-from glassformer.checkpoints.hub import find_directory, gguf_in, hub_tensors, minilm
+from glassformer.checkpoints.hub import directory_tensors, find_directory, gguf_in, minilm
 from glassformer.checkpoints.tensor_files import stored_tensors
 from glassformer.errors import CheckpointError
 from glassformer.models import Decoder, DecoderConfig, Encoder, EncoderConfig
@@ -154,14 +154,14 @@ def test_a_model_of_the_hub_is_described_without_its_weights(on_the_hub: Path) -
     found = describe("someone/tiny", download=False)
     assert found == replace(describe(on_the_hub), path=here)
     assert found.num_files > 1
-    assert hub_tensors(on_the_hub, on_the_hub) is None
+    assert directory_tensors(on_the_hub) == stored_tensors(on_the_hub)
 
 
 def test_weights_that_are_here_are_not_asked_for(
     on_the_hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(huggingface_hub, "parse_safetensors_file_metadata")
-    stored = hub_tensors("someone/tiny", on_the_hub)
+    stored = directory_tensors(on_the_hub, "someone/tiny")
     assert stored == stored_tensors(on_the_hub)
 
 
@@ -184,7 +184,7 @@ def test_headers_of_the_hub_that_lie_are_refused(
 
     monkeypatch.setattr(huggingface_hub, "parse_safetensors_file_metadata", told)
     with refused(r"'someone/x', of which the hub gave no headers of weights \(.*\)") as caught:
-        hub_tensors("someone/x", tmp_path)
+        directory_tensors(tmp_path, "someone/x")
     assert message in str(caught.value)
 
 
@@ -197,7 +197,7 @@ def test_an_index_of_the_hub_is_held_against_the_files(
     places = {"a": "b.safetensors", "b": "a.safetensors"}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     with refused("with a in b.safetensors", error=CheckpointError):
-        hub_tensors("someone/x", tmp_path)
+        directory_tensors(tmp_path, "someone/x")
 
 
 def test_minilm_is_the_package_where_it_is_installed_and_the_hubs_where_not(

@@ -108,7 +108,7 @@ def test_a_model_of_the_hub_stays_there(
 
     find = Mock(return_value=tmp_path / "here")
     monkeypatch.setattr(store, "find_directory", find)
-    monkeypatch.setattr(store, "hub_tensors", lambda source, directory: stored)
+    monkeypatch.setattr(store, "directory_tensors", lambda directory, repository: stored)
     assert (
         json.loads(output(["info", "someone/tiny", "--json"]).out)["parameters"]["total"]
         == 1_017_504

@@ -67,10 +67,10 @@ def test_model_and_tokenizer_are_found_without_loading(
 
 def test_a_file_of_a_repository_is_looked_for_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_file", lambda *asked: asked)
-    monkeypatch.setattr(module, "read_gguf", lambda found: found)
+    monkeypatch.setattr(module, "read_parts", lambda found: found)
     monkeypatch.setattr(module, "gguf_in", lambda _, kind: f"file-{kind}.gguf")
-    assert module.find_model("owner/name:part.gguf") == ("owner/name", "part.gguf")
-    assert module.find_model("owner/name:Q4_K_M") == ("owner/name", "file-Q4_K_M.gguf")
+    assert module.find_model("owner/name:part.gguf").file == ("owner/name", "part.gguf")
+    assert module.find_model("owner/name:Q4_K_M").file == ("owner/name", "file-Q4_K_M.gguf")
 
 
 def test_all_parts_of_a_model_are_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,8 +78,8 @@ def test_all_parts_of_a_model_are_downloaded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         module, "find_file", lambda *wanted: asked.append(wanted) or Path(wanted[1])
     )
-    monkeypatch.setattr(module, "read_gguf", lambda found: found)
-    assert module.find_model("owner/name:Q4/m-00002-of-00003.gguf") == Path(
+    monkeypatch.setattr(module, "read_parts", lambda found: found)
+    assert module.find_model("owner/name:Q4/m-00002-of-00003.gguf").file == Path(
         "Q4/m-00001-of-00003.gguf"
     )
     assert asked == [("owner/name", f"Q4/m-0000{number}-of-00003.gguf") for number in (1, 2, 3)]

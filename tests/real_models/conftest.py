@@ -51,10 +51,10 @@ def gemma() -> LanguageModel:
 @pytest.fixture(scope="session")
 def smollm2_file() -> GgufFile:
     """SmolLM2-135M-Instruct."""
-    return installed(find_model, "smollm2")
+    return installed(find_model, "smollm2").file
 
 
 @pytest.fixture(scope="session")
 def gemma_file() -> GgufFile:
     """Gemma 3 270M: one file in four pieces."""
-    return installed(find_model, "gemma-3-270m")
+    return installed(find_model, "gemma-3-270m").file

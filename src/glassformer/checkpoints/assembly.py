@@ -1,5 +1,6 @@
-"""Reading a decoder, in steps that all formats share: checks before memory is taken, then each
-tensor to its place.
+"""Reading a decoder, in the steps that all formats share.
+
+Sizes are checked before memory is taken; then tensors are read one by one, each to its place.
 """
 
 import math
@@ -17,10 +18,10 @@ from torch.overrides import TorchFunctionMode
 from glassformer.checkpoints.lazy import LazyDecoder
 from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, require_finite
 from glassformer.errors import CheckpointError, InputError
-from glassformer.kernels.packed import KINDS, encode, finite
+from glassformer.kernels.packed import KINDS
 from glassformer.layers.feedforward import Linear
 from glassformer.layers.quantized import Pack, mxfp4
-from glassformer.layers.quantized.packed import PackedLinear, buffer_name, packed_like
+from glassformer.layers.quantized.packed import buffer_name, packed_like
 from glassformer.memory import process_memory
 from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import byte_size
@@ -40,9 +41,7 @@ _FEW_TENSORS = 1000
 
 @contextmanager
 def config_errors(file: Path) -> Iterator[None]:
-    """Within it, an :class:`InputError` about a configuration becomes a :class:`CheckpointError`
-    with the file.
-    """
+    """Turn an :class:`InputError` into a :class:`CheckpointError` that names the file."""
     try:
         yield
     except CheckpointError:
@@ -57,47 +56,54 @@ def check_sizes(
     directory: Path,
     of_layer: int = _TENSORS_OF_LAYER,
 ) -> None:
-    """Refuse a configuration that cannot belong to the files, before anything as long or as wide is
-    made.
+    """Refuse a configuration whose sizes cannot be those of the files.
 
-    ``of_layer`` is the least number of tensors of a layer.
+    Nothing of these sizes has been made before.
+
+    Args:
+        config: The configuration.
+        stored: Tensors of the files.
+        directory: Directory of the files, for messages.
+        of_layer: Least number of tensors of a layer.
     """
-    implied = config.num_layers * of_layer
-    most = max((math.prod(tensor.shape) for tensor in stored.values()), default=0)
-    found = {
-        f"num_layers = {config.num_layers} with {len(stored)} tensors": config.num_layers
-        > len(stored),
-        f"num_layers = {config.num_layers} and num_experts = {config.num_experts}, which take at "
-        f"least {implied} "
-        f"tensors, with {len(stored)}": implied > max(len(stored), _FEW_TENSORS),
-        f"num_experts = {config.num_experts} with tensors of {most} numbers": (
-            config.num_experts or 0
+    num_tensors = len(stored)
+    num_experts = config.num_experts or 0
+    least_tensors = config.num_layers * of_layer
+    largest = max((math.prod(tensor.shape) for tensor in stored.values()), default=0)
+    faults = []
+    if config.num_layers > num_tensors:
+        faults.append(f"num_layers = {config.num_layers} with {num_tensors} tensors")
+    if least_tensors > max(num_tensors, _FEW_TENSORS):
+        faults.append(
+            f"num_layers = {config.num_layers} and num_experts = {config.num_experts}, "
+            f"which take at least {least_tensors} tensors, with {num_tensors}"
         )
-        > most,
-        f"head_dim = {config.head_dim}": config.head_dim > _WIDEST_HEAD,
-    }
-    if faults := ", ".join(fault for fault, present in found.items() if present):
+    if num_experts > largest:
+        faults.append(f"num_experts = {num_experts} with tensors of {largest} numbers")
+    if config.head_dim > _WIDEST_HEAD:
+        faults.append(f"head_dim = {config.head_dim}")
+    if faults:
         raise CheckpointError(
-            f"{directory / CONFIG_FILE} with {faults}",
+            f"{directory / CONFIG_FILE} with {', '.join(faults)}",
             "the configuration of these tensors",
             f"Take {CONFIG_FILE} and the weights from the same place.",
         )
 
 
 class _Undrawn(TorchFunctionMode):
-    """Draw no random numbers. For the meta device torch would load its compiler to draw them: 68
-    MiB, and time.
+    """Draw no random numbers.
+
+    On the meta device, torch would load its compiler to draw them: 68 MiB, and time.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        drawing = func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
-        if drawing:
+        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_):
             return kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 
 
 def empty_decoder(config: DecoderConfig, dtype: torch.dtype = torch.float32) -> Decoder:
-    """A decoder whose parameters have shapes and no memory."""
+    """Return a decoder whose parameters have shapes and no memory."""
     try:
         with torch.device("meta"), _Undrawn():  # weights are read
             return Decoder(config).to(dtype)
@@ -119,11 +125,11 @@ def read_decoder(
     """Read a decoder's tensors, one by one, into a new decoder in evaluation mode.
 
     Args:
-        stored: What is read.
+        stored: Its configuration and lazy tensors.
         place: Its directory or file, for messages.
         dtype: Dtype of all numbers that are not packed; None: as they are stored.
-        device: The decoder's.
-        hold: ``"blocks"`` keeps packed matrices as they are in the file, ``"dense"`` expands them.
+        device: Device of the decoder.
+        hold: ``"blocks"`` keeps packed matrices as in the file, ``"dense"`` expands them.
         pack: Kind in which the :func:`convertible` layers are packed, which rounds; None: as they
             are stored.
     """
@@ -139,26 +145,13 @@ def read_decoder(
     state: dict[str, Tensor] = {}
     for name, tensor in stored.tensors.items():
         kind = kinds.get(name)
+        tensor_dtype = stored.dtype_of(name, dtype)
         if kind is None:
-            state[name] = tensor.load(stored.dtype_of(name, dtype)).to(device)
-        elif kind == tensor.kind:
-            state[buffer_name(name)] = tensor.read().to(device)
+            state[name] = tensor.load(tensor_dtype).to(device)
         else:
-            numbers = tensor.load(stored.dtype_of(name, dtype))
-            state[buffer_name(name)] = _packed(numbers, kind, name, place).to(device)
+            blocks = tensor.load_packed(kind, tensor_dtype, f"{name} of {place}")
+            state[buffer_name(name)] = blocks.to(device)
     return fill(decoder, state).eval()
-
-
-def _packed(numbers: Tensor, kind: str, name: str, place: Path) -> Tensor:
-    """Return the packed bytes of a tensor, whose numbers must be within the range of the kind."""
-    blocks = encode(kind, numbers)
-    if not finite(kind, blocks):
-        raise CheckpointError(
-            f"{name} of {place} with weights beyond {kind}, or infinite or NaN",
-            f"finite weights of {kind}",
-            "Leave out pack.",
-        )
-    return blocks
 
 
 def stored_kinds(stored: LazyDecoder) -> dict[str, str]:
@@ -175,8 +168,11 @@ def hold_packed(decoder: Decoder, kinds: Mapping[str, str]) -> dict[str, str]:
             all its matrices packed or none.
 
     Returns:
-        The part of ``kinds`` that is held packed. Other weights are numbers.
+        The kind of each weight that is held packed, an output that is the embedding included. Other
+        weights are numbers.
     """
+    if decoder.config.tied_output and "embedding.weight" in kinds:
+        kinds = {**kinds, "output.weight": kinds["embedding.weight"]}
     kinds_by_module: dict[str, dict[str, str]] = {}
     for name, kind in kinds.items():
         module_name, _, weight = name.rpartition(".")
@@ -188,18 +184,13 @@ def hold_packed(decoder: Decoder, kinds: Mapping[str, str]) -> dict[str, str]:
             continue
         decoder.set_submodule(module_name, module)
         held |= {f"{module_name}.{weight}": kind for weight, kind in module_kinds.items()}
-    if decoder.config.tied_output and "embedding.weight" in held:
-        with torch.device("meta"):
-            output = PackedLinear(
-                decoder.config.hidden_dim, decoder.config.vocab_size, held["embedding.weight"]
-            )
-        decoder.set_submodule("output", output)
     return held
 
 
 def convertible(decoder: Decoder) -> dict[str, nn.Linear]:
-    """Return the linear layers that ``pack`` applies to: no routers and experts, no output that is
-    the embedding.
+    """Return the linear layers that ``pack`` applies to, by name.
+
+    Routers, experts and an output that is the embedding are not among them.
     """
     tied = decoder.config.tied_output
     return {
@@ -210,7 +201,10 @@ def convertible(decoder: Decoder) -> dict[str, nn.Linear]:
 
 
 def count_parameters(config: DecoderConfig) -> int:
-    """Of the decoder, of which no more than two layers are made: all have the same sizes."""
+    """Return the number of parameters of a decoder.
+
+    All layers have the same sizes, so that no more than two are made.
+    """
     if isinstance(config.windowed_layers, tuple):
         config = replace(config, windowed_layers="all")
 
@@ -223,25 +217,28 @@ def count_parameters(config: DecoderConfig) -> int:
 
 
 def require_room(directory: Path, size: int) -> None:
-    """Raise :class:`InputError` if the disk of a directory, which may be missing, lacks room for so
-    many bytes.
+    """Raise :class:`InputError` if the disk of a directory lacks room for ``size`` bytes.
+
+    The directory may be missing; 64 MiB stay free.
     """
-    places = (directory.absolute(), *directory.absolute().parents)
-    free = shutil.disk_usage(next(place for place in places if place.is_dir())).free
-    wanted = size + 2**26
-    if not free >= wanted:
+    place = directory.absolute()
+    while not place.is_dir():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    needed = size + 2**26
+    if free < needed:
         raise InputError(
             got=f"{directory}, where {byte_size(free)} are free",
-            expected=f"room for {byte_size(wanted)}",
+            expected=f"room for {byte_size(needed)}",
             fix="Free some, or choose a directory on another disk, or smaller sizes.",
         )
 
 
 def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> None:
-    """Refuse a decoder that this process may not hold in memory: the system would end it without a
-    message.
+    """Refuse a decoder that takes more memory than this process may hold.
 
-    Devices other than the CPU raise their own error.
+    The system would end the process without a message. Devices other than the CPU raise their own
+    error.
     """
     if device.type != "cpu":
         return
@@ -257,9 +254,7 @@ def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> N
 
 
 def available_memory() -> int | None:
-    """Return the bytes that this process may take before the system ends it; None where nothing
-    says so.
-    """
+    """Return the bytes that this process may take before the system ends it; None if unknown."""
     memory = process_memory()
     if memory.with_swap is None:
         return memory.total
@@ -267,23 +262,23 @@ def available_memory() -> int | None:
 
 
 def require_no_nan(exponents: Tensor, stored: FileTensor) -> None:
-    """Raise :class:`CheckpointError` for packed weights with an exponent of 255, which means NaN."""
-    require_finite(
-        exponents, stored.name, stored.file, lambda each: bool(each.max() < mxfp4.NAN_SCALE)
-    )
+    """Raise :class:`CheckpointError` for packed weights with the exponent 255, which means NaN."""
+    has_no_nan = lambda tensor: bool(tensor.max() < mxfp4.NAN_SCALE)  # noqa: E731
+    require_finite(exponents, stored.name, stored.file, has_no_nan)
 
 
 def fill(decoder: Decoder, state: Mapping[str, Tensor]) -> Decoder:
-    """Give a decoder of :func:`empty_decoder` the tensors of ``state`` without a copy.
+    """Give a decoder of :func:`empty_decoder` the tensors of ``state``, without a copy.
 
     An output projection that is the embedding may be left out.
     """
     state = dict(state)
     tied = decoder.config.tied_output
-    part = "blocks" if "embedding.blocks" in state else "weight"
+    is_packed = "embedding.blocks" in state
+    part = "blocks" if is_packed else "weight"
     if tied:
         state[f"output.{part}"] = state[f"embedding.{part}"]
     decoder.load_state_dict(state, assign=True)
-    if tied and part == "weight":
+    if tied and not is_packed:
         decoder.output.weight = decoder.embedding.weight
     return decoder

@@ -5,7 +5,7 @@ A directory holds ``config.json`` and ``model.safetensors``, or the latter in pi
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -32,11 +32,9 @@ from glassformer.untrusted import json_value, read_text
 _HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.", "lm_head.")
 
 OWN = "glassformer-encoder"
-"""The ``model_type`` of what :func:`save_encoder` writes."""
+"""``model_type`` of the directories that :func:`save_encoder` writes."""
 FAMILY = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
-"""Every ``model_type`` of the BERT family that can be read, with the prefix that names of tensors
-may have.
-"""
+"""Every ``model_type`` of the BERT family that is read, and a possible prefix of its names."""
 
 
 # Our names and Hugging Face's, without ".weight" and ".bias".
@@ -85,25 +83,23 @@ def load_encoder(
     dtype: torch.dtype = torch.float32,
     allow_nonfinite: bool = False,
 ) -> Encoder:
-    """The encoder of a directory, or of a model on the Hugging Face hub, on the CPU and in
-    evaluation mode.
+    """Load the encoder of a directory, or of a model on the Hugging Face hub.
 
-    It computes the same hidden states as Hugging Face's ``BertModel``, ``RobertaModel`` or
-    ``XLMRobertaModel``.
+    It is on the CPU and in evaluation mode. It computes the same hidden states as Hugging Face's
+    ``BertModel``, ``RobertaModel`` or ``XLMRobertaModel``.
 
     Args:
         source: A directory, or else a model on the hub such as
             ``"sentence-transformers/all-MiniLM-L6-v2"``.
-        num_classes: Add a new classification head, drawn from torch's generator; None: the stored
-            one if it is ours. Heads of Hugging Face's classes are not read.
-        pooling: None: the stored one, or else the mean. If sentence-transformers stored another one
-            (of another kind or of several kinds, or a dense layer after it), ``pooling`` is
-            required.
-        dropout: None: as stored.
-        attention_dropout: None: as stored. More than 0 disables the fused kernel in training, which
-            is slower.
-        dtype: Of the weights, whatever it is in the file.
-        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
+        num_classes: Number of classes of a new head, drawn from torch's generator; None: the stored
+            head if it is ours. Heads of Hugging Face's classes are not read.
+        pooling: Pooling of hidden states; None: the stored one, or else the mean. It is required
+            if sentence-transformers stored another kind, several kinds, or a dense layer after it.
+        dropout: Dropout; None: as stored.
+        attention_dropout: Dropout of attention; None: as stored. More than 0 disables the fused
+            kernel in training, which is slower.
+        dtype: Dtype of the weights, whatever it is in the file.
+        allow_nonfinite: Allow weights that are infinite or NaN, which is an error otherwise.
 
     Source: Devlin et al. 2018, arXiv 1810.04805; Liu et al. 2019, arXiv 1907.11692 (RoBERTa); the
     layout is Hugging Face's.
@@ -112,36 +108,23 @@ def load_encoder(
     stored = read_json(directory / CONFIG_FILE)
     with config_errors(directory / CONFIG_FILE):
         config = read_encoder_config(stored)
-    own = stored["model_type"] == OWN
-    if pooling is None and not own:
-        pooling = _stored_pooling(directory)
-    tensors = stored_tensors(
-        directory, str if own else partial(_cleaned, FAMILY[stored["model_type"]])
-    )
-    trained = any(name.startswith("classifier.") for name in tensors)
-    if num_classes not in (None, config.num_classes) and trained:
-        raise InputError(
-            got=(
-                f"num_classes = {num_classes} for an encoder with a head of "
-                f"{config.num_classes or 'another kind'}"
-            ),
-            expected=f"{config.num_classes}",
-            fix=(
-                "Leave num_classes out to keep the head."
-                if own
-                else "Leave it out, save_encoder(), and add one to that."
-            ),
-        )
+    is_own = stored["model_type"] == OWN
+    clean: Callable[[str], str] = str
+    if not is_own:
+        clean = partial(_cleaned, FAMILY[stored["model_type"]])
+        if pooling is None:
+            pooling = _stored_pooling(directory)
+    tensors = stored_tensors(directory, clean)
+    _check_classes(num_classes, config, tensors, is_own=is_own)
     new_head = config.num_classes is None and num_classes is not None
-    changes: dict[str, Any] = {
+    options: dict[str, Any] = {
         "num_classes": num_classes,
         "pooling": pooling,
         "dropout": dropout,
         "attention_dropout": attention_dropout,
     }
-    config = dataclasses.replace(
-        config, **{name: value for name, value in changes.items() if value is not None}
-    )
+    changes = {name: value for name, value in options.items() if value is not None}
+    config = dataclasses.replace(config, **changes)
     # Checked before the encoder is made: a million layers would take minutes.
     if config.num_layers > len(tensors):
         raise InputError(
@@ -151,42 +134,57 @@ def load_encoder(
         )
     with torch.device("meta"):  # weights are read, so drawing them would be wasted time and memory
         encoder = Encoder(config)
-    wanted = {
-        name: (name if own else _their_name(name), list(tensor.shape))
-        for name, tensor in encoder.state_dict().items()
-        if not (new_head and name.startswith("classifier."))
-    }
+    names: dict[str, tuple[str, list[int]]] = {}
+    for name, tensor in encoder.state_dict().items():
+        if new_head and name.startswith("classifier."):
+            continue
+        hf_name = name if is_own else _hf_name(name)
+        names[name] = (hf_name, list(tensor.shape))
     first_position = 0
-    if not own:
+    if not is_own:
         ignored = {name for name in tensors if name in _NO_WEIGHTS or name.startswith(_HEADS)}
         tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
         first_position = _first_position(stored["model_type"], config.pad_id)
-        wanted["positions.weight"][1][0] += first_position
-    state = read_tensors(tensors, wanted, dtype, allow_nonfinite=allow_nonfinite)
+        names["positions.weight"][1][0] += first_position
+    state = read_tensors(tensors, names, dtype, allow_nonfinite=allow_nonfinite)
     if first_position:
         state["positions.weight"] = state["positions.weight"][first_position:].clone()
     if new_head and config.num_classes is not None:
-        weight = torch.empty(config.num_classes, config.hidden_dim, dtype=dtype).normal_(
-            std=Encoder.HEAD_STD
-        )
-        state |= {
-            "classifier.weight": weight,
-            "classifier.bias": weight.new_zeros(config.num_classes),
-        }
+        weight = torch.empty(config.num_classes, config.hidden_dim, dtype=dtype)
+        state["classifier.weight"] = weight.normal_(std=Encoder.HEAD_STD)
+        state["classifier.bias"] = weight.new_zeros(config.num_classes)
     encoder.load_state_dict(state, assign=True)
     return encoder.eval()
 
 
-def save_encoder(encoder: Encoder, directory: Path | str, *, replace: bool = False) -> None:
-    """Write a directory that :func:`load_encoder` reads: complete or, whatever happens, as it was
-    before.
+def _check_classes(
+    num_classes: int | None, config: EncoderConfig, tensors: Collection[str], *, is_own: bool
+) -> None:
+    """Refuse a new head for an encoder that has one."""
+    has_head = any(name.startswith("classifier.") for name in tensors)
+    if not has_head or num_classes in (None, config.num_classes):
+        return
+    fix = "Leave it out, save_encoder(), and add one to that."
+    if is_own:
+        fix = "Leave num_classes out to keep the head."
+    raise InputError(
+        got=(
+            f"num_classes = {num_classes} for an encoder with a head of "
+            f"{config.num_classes or 'another kind'}"
+        ),
+        expected=f"{config.num_classes}",
+        fix=fix,
+    )
 
-    With ``replace`` it may be the directory of an encoder that was saved before, which is replaced
-    as a whole.
+
+def save_encoder(encoder: Encoder, directory: Path | str, *, replace: bool = False) -> None:
+    """Write a directory that :func:`load_encoder` reads.
+
+    It is complete in the end or, whatever happens, as it was. With ``replace``, the directory of
+    another encoder is replaced as a whole.
     """
-    with new_directory(
-        local_path(directory), replaces=ENCODER_DIRECTORY if replace else None
-    ) as draft:
+    replaces = ENCODER_DIRECTORY if replace else None
+    with new_directory(local_path(directory), replaces=replaces) as draft:
         write_encoder(encoder, draft)
 
 
@@ -194,27 +192,25 @@ def write_encoder(encoder: Encoder, draft: Path) -> None:
     """Write the files of an encoder into an existing directory, a draft of
     :func:`~glassformer.files.new_directory`.
     """
-    described = {"model_type": OWN, **dataclasses.asdict(encoder.config)}
-    write_text(draft / CONFIG_FILE, json.dumps(described, indent=2) + "\n")
+    content = {"model_type": OWN, **dataclasses.asdict(encoder.config)}
+    write_text(draft / CONFIG_FILE, json.dumps(content, indent=2) + "\n")
     write_tensors(draft, {name: in_memory(tensor) for name, tensor in encoder.state_dict().items()})
 
 
 def read_encoder_config(content: Mapping[str, Any]) -> EncoderConfig:
-    """The configuration of the encoder for the content of a ``config.json``: what
-    :func:`save_encoder` wrote, or one of the BERT family, in which what is missing has BERT's
-    default.
+    """Return the configuration of the encoder for the content of a ``config.json``.
+
+    It is that of :func:`save_encoder`, or of the BERT family. Missing fields have BERT's defaults.
     """
-    if content.get("model_type") == OWN:
-        return EncoderConfig.from_json(
-            json.dumps({name: content[name] for name in content if name != "model_type"})
-        )
     kind = content.get("model_type")
-    known = ", ".join(map(repr, FAMILY))
+    if kind == OWN:
+        own_fields = {name: content[name] for name in content if name != "model_type"}
+        return EncoderConfig.from_json(json.dumps(own_fields))
     fix = "Take another model."
     if not isinstance(kind, str) or kind not in FAMILY:
         raise InputError(
             got=f"model_type = {kind!r}",
-            expected=f"one of {known}",
+            expected=f"one of {', '.join(map(repr, FAMILY))}",
             fix=fix,
         )
     file = Fields(content)
@@ -228,10 +224,8 @@ def read_encoder_config(content: Mapping[str, Any]) -> EncoderConfig:
             expected="'gelu' or 'relu'",
             fix=fix,
         )
-    padding = file.get("pad_token_id")
-    if padding is None:
-        padding = 0 if kind == "bert" else 1
-    else:
+    padding = 0 if kind == "bert" else 1
+    if file.get("pad_token_id") is not None:
         padding = file.whole("pad_token_id")
     return EncoderConfig(
         vocab_size=file.whole("vocab_size", 30522),
@@ -255,47 +249,63 @@ def read_encoder_config(content: Mapping[str, Any]) -> EncoderConfig:
 
 
 def _first_position(model_type: object, padding: int) -> int:
-    """RoBERTa's positions count from after the padding token; the rows before are never looked up."""
+    """Return the first row of positions that is looked up.
+
+    RoBERTa counts positions from after the padding token.
+    """
     return 0 if model_type == "bert" else padding + 1
 
 
 def _stored_pooling(directory: Path) -> Pooling:
-    """The pooling of sentence-transformers; by default the mean."""
-    fix = 'Choose one yourself, for example pooling="mean"; vectors then differ from those of the original.'
+    """Return the pooling of sentence-transformers; by default the mean."""
+    fix = (
+        'Choose one yourself, for example pooling="mean"; vectors then differ from those of the '
+        "original."
+    )
     path = directory / "modules.json"
-    modules = _modules(path) if path.is_file() else []
-    others = [
+    modules = []
+    if path.is_file():
+        modules = _modules(path)
+    unknown_modules = [
         kind
         for kind, place in modules
         if kind not in _MODULES or (kind == "Pooling" and place != "1_Pooling")
     ]
-    if others:
+    if unknown_modules:
         raise InputError(
-            got=f"{path} with {', '.join(others)}",
+            got=f"{path} with {', '.join(unknown_modules)}",
             expected=f"nothing but {', '.join(_MODULES)} of 1_Pooling",
             fix=fix,
         )
     path = directory / "1_Pooling" / CONFIG_FILE
+    content = {}
     if path.is_file() or "Pooling" in dict(modules):
-        stored = read_json(path)
-    else:
-        stored = {}
-    said: Any = stored.get("pooling_mode")
-    if said is None:  # older files: a boolean for each kind, with the mean as default
-        kinds = {f"{_MODE}mean_tokens": not any(name.startswith(_MODE) for name in stored)} | stored
-        said = [name for name, value in kinds.items() if name.startswith(_MODE) and value]
-    modes = [
-        _POOLINGS.get(str(mode), mode) for mode in (said if isinstance(said, list) else [said])
-    ]
+        content = read_json(path)
+    modes = _pooling_modes(content)
     for pooling in get_args(Pooling):
         if modes == [pooling]:
             return pooling
-    got = f"{path} with the pooling {' and '.join(map(str, modes)) or 'of no kind'}"
-    raise InputError(got, f"one of {', '.join(get_args(Pooling))}", fix)
+    raise InputError(
+        f"{path} with the pooling {' and '.join(map(str, modes)) or 'of no kind'}",
+        f"one of {', '.join(get_args(Pooling))}",
+        fix,
+    )
+
+
+def _pooling_modes(content: Mapping[str, Any]) -> list[Any]:
+    """Return the kinds of pooling in the configuration of sentence-transformers."""
+    modes: Any = content.get("pooling_mode")
+    if modes is None:  # older files: a boolean for each kind, with the mean as default
+        has_modes = any(name.startswith(_MODE) for name in content)
+        flags = {f"{_MODE}mean_tokens": not has_modes} | dict(content)
+        modes = [name for name, value in flags.items() if name.startswith(_MODE) and value]
+    if not isinstance(modes, list):
+        modes = [modes]
+    return [_POOLINGS.get(str(mode), mode) for mode in modes]
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:
-    """The kind of each module and its folder."""
+    """Return the kind of each module and its folder."""
     try:
         modules = json_value(read_text(path, inside=True))
         return [
@@ -303,14 +313,16 @@ def _modules(path: Path) -> list[tuple[str, str]]:
             for module in modules
         ]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        got = f"{path}, which cannot be read ({error!r})"
         raise InputError(
-            got, "a list of modules, each with its type", "Download it again."
+            f"{path}, which cannot be read ({error!r})",
+            "a list of modules, each with its type",
+            "Download it again.",
         ) from error
 
 
-def _their_name(ours: str) -> str:
-    name, _, end = ours.rpartition(".")
+def _hf_name(our_name: str) -> str:
+    """Return Hugging Face's name of a tensor."""
+    name, _, end = our_name.rpartition(".")
     if name in _OUTSIDE:
         return f"{_OUTSIDE[name]}.{end}"
     _, layer, inside = name.split(".", 2)
@@ -318,7 +330,7 @@ def _their_name(ours: str) -> str:
 
 
 def _cleaned(prefix: str, name: str) -> str:
+    """Return a name without its prefix, in today's spelling."""
     name = name.removeprefix(prefix)
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-        "LayerNorm.beta", "LayerNorm.bias"
-    )
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+    return name.replace("LayerNorm.beta", "LayerNorm.bias")

@@ -1,5 +1,4 @@
-"""Loading and saving decoders: every family, gpt-oss in two layouts, Mixtral, our own format, and
-training runs.
+"""Loading and saving decoders as directories: of every family, in our own layout, or of a run.
 
 A directory holds ``config.json`` and ``model.safetensors``, or the latter in pieces with an index;
 that of a run holds directories of weights.
@@ -56,7 +55,7 @@ Experts = Literal["dense", "mxfp4"]
 _RELEASED = {"eos_token_id": 200002, "pad_token_id": 199999}
 _RELEASED_VOCABULARY = 201088
 OWN = "glassformer-decoder"
-"""The ``model_type`` of what :func:`save_decoder` writes in our own layout."""
+"""``model_type`` of the directories that :func:`save_decoder` writes in our own layout."""
 COPIED_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json"),
     *("generation_config.json", "chat_template.jinja", "LICENSE", "USAGE_POLICY"),
@@ -77,7 +76,7 @@ DECODER_DIRECTORY = Written(
     "weights of a decoder", (CONFIG_FILE, *WEIGHT_FILES, *COPIED_FILES), _is_decoder
 )
 LAYOUTS = ("glassformer", *(family.model_type for family in FAMILIES))
-"""What :func:`save_decoder` writes."""
+"""Layouts that :func:`save_decoder` writes."""
 
 
 def load_decoder(
@@ -89,48 +88,29 @@ def load_decoder(
     device: str | torch.device = "cpu",
     allow_nonfinite: bool = False,
 ) -> Decoder:
-    """The decoder of a directory, or of a model on the Hugging Face hub, in evaluation mode as
-    transformers gives it.
+    """Load the decoder of a directory, or of a model on the Hugging Face hub, in evaluation mode.
 
     It computes the logits of Hugging Face's class for the model. Tensors are read one by one, so
     that loading takes little more memory than the decoder.
 
     Args:
-        source: A directory, or else a model on the hub such as ``"openai/gpt-oss-20b"``: by its
-            ``config.json``, one of
-            :data:`~glassformer.checkpoints.families.FAMILIES`, gpt-oss in Hugging Face's layout or
-            OpenAI's, Mixtral, what :func:`save_decoder` wrote, or the run of a decoder: its best
-            weights, or before the first evaluation its latest.
-        dtype: Of all weights but packed ones; None: as the embedding is stored. ``torch.float32``
-            to compare closely.
-        experts: ``"mxfp4"`` keeps experts packed, without a gradient, or packs them (which rounds);
-            ``"dense"`` keeps or expands them; None: as they are stored. That happens while they are
-            read.
-        pack: Kind in which linear layers but experts, and an output that is the embedding, are
-            packed, for inference only. ``"Q8_0"``: 8 bits and a scale for 32 weights, about half of
-            bfloat16 to read for each token, with an
-            error. None: as they are stored.
-        device: The decoder's. On ``"meta"`` it has shapes and no numbers, though the files are
-            read.
-        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
+        source: A directory, or else a model on the hub such as ``"openai/gpt-oss-20b"``. Its
+            ``config.json`` is that of one of
+            :data:`~glassformer.checkpoints.families.FAMILIES`, of :func:`save_decoder`, or of a
+            decoder's run. A run gives its best weights, or before the first evaluation its latest.
+        dtype: Dtype of all weights but packed ones; None: as the embedding is stored. Use
+            ``torch.float32`` to compare closely.
+        experts: ``"mxfp4"`` keeps experts packed, without a gradient, or packs them (which rounds).
+            ``"dense"`` keeps or expands them. None: as they are stored. Experts are converted while
+            they are read.
+        pack: Kind in which linear layers are packed, for inference only, except experts and an
+            output that is the embedding. ``"Q8_0"``: 8 bits and a scale for 32 weights, which
+            rounds; about half of bfloat16 is read for each token. None: as they are stored.
+        device: Device of the decoder. On ``"meta"`` it has shapes and no numbers, though the files
+            are read.
+        allow_nonfinite: Allow weights that are infinite or NaN, which is an error otherwise.
     """
-    for name, value, known in (
-        ("experts", experts, get_args(Experts)),
-        ("pack", pack, get_args(Pack)),
-    ):
-        if value not in (None, *known):
-            raise InputError(
-                got=f"{name} = {value!r}",
-                expected=f"one of {known} or None",
-                fix="Use one of these.",
-            )
-    dtypes = ", ".join(map(str, FLOATS.values()))
-    if dtype is not None and dtype not in FLOATS.values():
-        raise InputError(
-            got=f"dtype = {dtype}",
-            expected=f"one of {dtypes}",
-            fix="Leave it out to keep what is stored.",
-        )
+    _check_options(dtype, experts, pack)
     place = require_device(device)
     directory = find_directory(source)
     directory, content = within_run(directory, read_json(directory / CONFIG_FILE))
@@ -143,6 +123,26 @@ def load_decoder(
     return read_decoder(stored, directory, dtype=dtype, device=place, pack=pack)
 
 
+def _check_options(dtype: torch.dtype | None, experts: str | None, pack: str | None) -> None:
+    """Refuse options that :func:`load_decoder` does not have."""
+    for name, value, choices in (
+        ("experts", experts, get_args(Experts)),
+        ("pack", pack, get_args(Pack)),
+    ):
+        if value not in (None, *choices):
+            raise InputError(
+                got=f"{name} = {value!r}",
+                expected=f"one of {choices} or None",
+                fix="Use one of these.",
+            )
+    if dtype is not None and dtype not in FLOATS.values():
+        raise InputError(
+            got=f"dtype = {dtype}",
+            expected=f"one of {', '.join(map(str, FLOATS.values()))}",
+            fix="Leave it out to keep what is stored.",
+        )
+
+
 def open_decoder(
     directory: Path,
     content: Mapping[str, Any],
@@ -150,10 +150,15 @@ def open_decoder(
     *,
     allow_nonfinite: bool = False,
 ) -> LazyDecoder:
-    """Return the decoder of a directory, checked against the headers of its files; no tensor is
-    read.
+    """Return the decoder of a directory, checked against the headers of its files.
 
-    ``content`` is that of its ``config.json``, ``files`` are the tensors of its files.
+    No tensor is read.
+
+    Args:
+        directory: The directory.
+        content: Content of its ``config.json``.
+        files: Tensors of its files.
+        allow_nonfinite: Allow weights that are infinite or NaN when they are read.
     """
     family = require_kind(content, directory)
     if family is None:
@@ -162,41 +167,42 @@ def open_decoder(
 
 
 def read_decoder_config(directory: Path | str) -> DecoderConfig:
-    """The configuration of the decoder that :func:`load_decoder` makes of ``directory``; only
-    ``config.json`` is read.
+    """Return the configuration of the decoder in a directory; only ``config.json`` is read.
 
     Missing fields have the default of the file's format. ``expert_format`` has no meaning here: it
     depends on the files of weights.
     """
     directory = local_path(directory)
     directory, content = within_run(directory, read_json(directory / CONFIG_FILE))
-    kind = require_kind(content, directory)
+    family = require_kind(content, directory)
     with config_errors(directory / CONFIG_FILE):
-        if kind is None:
+        if family is None:
             return _own_config(content)
-        return kind.read_config(content)
+        return family.read_config(content)
 
 
 def is_run(content: Mapping[str, Any]) -> bool:
-    """Whether this ``config.json`` is that of a training run."""
+    """Return whether this is the content of the ``config.json`` of a training run."""
     return {"training", "description"} <= content.keys()
 
 
 def within_run(directory: Path, content: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
-    """Of a run, the directory of its weights and their ``config.json`` in our own layout; of
-    others, what was given.
+    """Return the directory of a run's weights, and their ``config.json`` in our own layout.
+
+    A directory that is no run is returned as it is, with its content.
     """
     if not is_run(content):
         return directory, content
-    described = content["description"]
+    description = content["description"]
     model = None
-    if isinstance(described, dict):
-        model = described.get("model")
-    known = {field.name for field in dataclasses.fields(DecoderConfig)}
-    if not (isinstance(model, dict) and model.keys() <= known):
-        fix = 'Train it with description={"model": asdict(config)}. load_weights reads any run, classify classifiers.'
+    if isinstance(description, dict):
+        model = description.get("model")
+    if not (isinstance(model, dict) and model.keys() <= _own_fields()):
         raise CheckpointError(
-            f"{directory / CONFIG_FILE}, which describes no decoder", "a decoder's run", fix
+            f"{directory / CONFIG_FILE}, which describes no decoder",
+            "a decoder's run",
+            'Train it with description={"model": asdict(config)}. load_weights reads any run, '
+            "classify classifiers.",
         )
     with config_errors(directory / CONFIG_FILE):
         _own_config(model)
@@ -206,8 +212,9 @@ def within_run(directory: Path, content: Mapping[str, Any]) -> tuple[Path, Mappi
 def own_tensors(
     config: DecoderConfig, stored: Mapping[str, FileTensor], directory: Path
 ) -> dict[str, Tensor]:
-    """The tensors of a decoder in our own layout, without numbers; those of the files are checked
-    against them.
+    """Return the tensors of a decoder in our own layout, without numbers.
+
+    The tensors of the files are checked against them.
     """
     check_sizes(config, stored, directory)
     with config_errors(directory / CONFIG_FILE):
@@ -239,17 +246,17 @@ def save_decoder(
     <glassformer.generation.language_model.LanguageModel.save>` writes these too.
 
     Args:
-        decoder: On any device.
-        directory: Where to: complete or, whatever happens, as it was before.
+        decoder: The decoder, on any device.
+        directory: Directory to write. It is complete in the end or, whatever happens, as it was.
         layout: The ``model_type`` of a family that has exactly the decoder's parts, such as
             ``"llama"``; ``"openai"`` for gpt-oss in OpenAI's layout; ``"glassformer"`` for our own,
             which has every part. None: the family that the decoder was loaded from, or else the
-                first that has exactly its parts, or else our own.
-        replace: Whether the directory may be that of a decoder already, with weights, configuration
-            and tokenizer and no other files; it is then replaced as a whole.
+            first that has exactly its parts, or else our own.
+        replace: Replace the directory of another decoder as a whole. It may hold weights,
+            configuration and tokenizer, and no other files.
         shard_bytes: Largest size of a file of weights; a larger model has several files and an
             index.
-        beside: Writes other files into the directory.
+        beside: Function that writes other files into the directory.
     """
     if layout not in (None, *LAYOUTS):
         raise InputError(
@@ -264,8 +271,9 @@ def save_decoder(
 
 
 def _require_exact(decoder: Decoder) -> None:
-    """Refuse packed weights that would be rounded: they are written expanded, in the dtype of other
-    weights.
+    """Refuse packed weights that would be rounded.
+
+    They are written expanded, in the dtype of the other weights.
     """
     is_packed = any(isinstance(module, PACKED) for module in decoder.modules())
     if is_packed and decoder.dtype != torch.float32:
@@ -286,8 +294,7 @@ def write_decoder(
     shard_bytes: int = SHARD_BYTES,
     beside: Callable[[Path], None] = lambda directory: None,
 ) -> int:
-    """Write a decoder as :func:`save_decoder` does, tensor by tensor; return the bytes of its
-    tensors.
+    """Write a decoder as :func:`save_decoder` does, tensor by tensor; return its size in bytes.
 
     ``extras`` are settings for a family's ``config.json`` that the decoder does not have.
     """
@@ -303,7 +310,8 @@ def write_decoder(
     size = sum(tensor.nbytes for tensor in tensors.values())
     require_room(directory, size)
     settings = {**_settings(family, stored.config), **(extras or {})}
-    with new_directory(directory, replaces=DECODER_DIRECTORY if replace else None) as draft:
+    replaces = DECODER_DIRECTORY if replace else None
+    with new_directory(directory, replaces=replaces) as draft:
         write_text(draft / CONFIG_FILE, json.dumps({**settings, **content}, indent=2) + "\n")
         beside(draft)
         write_tensors(draft, tensors, shard_bytes=shard_bytes)
@@ -311,9 +319,7 @@ def write_decoder(
 
 
 def family_to_write(stored: LazyDecoder, layout: str | None) -> Family | None:
-    """Return the family that a decoder is written as in a layout of :func:`save_decoder`; None for
-    our own layout.
-    """
+    """Return the family of a layout of :func:`save_decoder`; None for our own layout."""
     if layout is None:
         return family_for(stored.config, stored.family)
     return family_of(layout)
@@ -332,32 +338,33 @@ def _settings(family: Family | None, config: DecoderConfig) -> dict[str, int | N
 
 
 def require_device(device: str | torch.device) -> torch.device:
-    """The device of this name."""
-    got = f"device = {str(device)!r}, which torch does not know"
+    """Return the device of this name, which torch knows and this machine has."""
+    fault = "which torch does not know"
     try:
         place = torch.device(device)
-        got = f"device = {str(device)!r}, which this machine does not have"
+        fault = "which this machine does not have"
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, ImportError) as error:
-        raise InputError(got, "'cpu', or 'cuda' with a GPU", "Use 'cpu'.") from error
+        raise InputError(
+            f"device = {str(device)!r}, {fault}", "'cpu', or 'cuda' with a GPU", "Use 'cpu'."
+        ) from error
     return place
 
 
 def require_kind(config: Mapping[str, Any], directory: Path) -> Family | None:
-    """The family of a directory; None for our own layout."""
+    """Return the family of a directory; None for our own layout."""
     family = family_in(config)
-    if family is None and config.get("model_type") != OWN:
-        if "auto_map" in config:
-            remote = ", whose code in auto_map is not run"
-        else:
-            remote = ""
-        known = ", ".join(sorted(family.model_type for family in FAMILIES if family is not OPENAI))
-        raise CheckpointError(
-            f"{directory / CONFIG_FILE} of the model_type {config.get('model_type')!r}{remote}",
-            f"one of {known}, {OWN}, or OpenAI's configuration of gpt-oss",
-            "Other architectures are not supported.",
-        )
-    return family
+    if family is not None or config.get("model_type") == OWN:
+        return family
+    remote = ""
+    if "auto_map" in config:
+        remote = ", whose code in auto_map is not run"
+    known_types = sorted(family.model_type for family in FAMILIES if family is not OPENAI)
+    raise CheckpointError(
+        f"{directory / CONFIG_FILE} of the model_type {config.get('model_type')!r}{remote}",
+        f"one of {', '.join(known_types)}, {OWN}, or OpenAI's configuration of gpt-oss",
+        "Other architectures are not supported.",
+    )
 
 
 def _open_own(
@@ -367,8 +374,9 @@ def _open_own(
     *,
     allow_nonfinite: bool,
 ) -> LazyDecoder:
-    """Return a decoder in our own layout, in the embedding's dtype; norms keep more digits if they
-    have them.
+    """Return a decoder in our own layout, in the embedding's dtype.
+
+    Norms with more digits keep them.
     """
     with config_errors(directory / CONFIG_FILE):
         config = _own_config(content)
@@ -384,16 +392,19 @@ def _open_own(
     tensors = {}
     for name, tensor in shapes.items():
         kind = files[name].kind
-        loaded = dtype if tensor.is_floating_point() else tensor.dtype
+        loaded_dtype = dtype if tensor.is_floating_point() else tensor.dtype
         if "norm" in name:
             # Norms that were read as 1 + w have more digits than the embedding.
-            loaded = torch.promote_types(dtype, DTYPES[kind])
-        tensors[name] = LazyTensor(list(tensor.shape), kind, loaded, partial(read, name))
+            loaded_dtype = torch.promote_types(dtype, DTYPES[kind])
+        tensors[name] = LazyTensor(list(tensor.shape), kind, loaded_dtype, partial(read, name))
     return LazyDecoder(config, tensors, dtype, files=list(files.items()))
 
 
 def _own_config(content: Mapping[str, Any]) -> DecoderConfig:
-    known = {field.name for field in dataclasses.fields(DecoderConfig)}
-    return DecoderConfig.from_json(
-        json.dumps({name: value for name, value in content.items() if name in known})
-    )
+    names = _own_fields()
+    fields = {name: value for name, value in content.items() if name in names}
+    return DecoderConfig.from_json(json.dumps(fields))
+
+
+def _own_fields() -> set[str]:
+    return {field.name for field in dataclasses.fields(DecoderConfig)}

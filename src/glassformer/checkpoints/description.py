@@ -1,6 +1,4 @@
-"""The description of a model in files, from its configuration and the headers of its files: no
-tensor is read.
-"""
+"""The description of a model in files, from its configuration and the headers of its files."""
 
 import math
 from collections import Counter
@@ -17,10 +15,10 @@ from glassformer.checkpoints.assembly import (
     hold_packed,
     stored_kinds,
 )
-from glassformer.checkpoints.hub import hub_tensors
+from glassformer.checkpoints.hub import directory_tensors
 from glassformer.checkpoints.lazy import LazyDecoder
-from glassformer.checkpoints.store import find_model, open_found
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, read_json, stored_tensors
+from glassformer.checkpoints.store import ModelDirectory, find_model
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, FileTensor, read_json
 from glassformer.kernels.packed import KINDS
 from glassformer.layers.quantized import Pack, mxfp4
 from glassformer.models import DecoderConfig
@@ -62,9 +60,9 @@ class Description:
     """Size of each part on the disk."""
     num_files: int
     kinds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """How many tensors of each kind there are, and their bytes."""
+    """Number of tensors of each kind, and their bytes."""
     held: int | None = None
-    """Of a GGUF file, bytes of the loaded weights as they are in the file."""
+    """Bytes of a GGUF file's weights once they are loaded as in the file; None for directories."""
 
     @property
     def total(self) -> int:
@@ -73,24 +71,24 @@ class Description:
 
     @property
     def active(self) -> int:
-        """Parameters used per token: all but the experts that are not chosen, and the embedding
-        unless it is also the output projection.
+        """Parameters used per token.
+
+        These are all but the experts that are not chosen, and the embedding unless it is also the
+        output projection.
         """
         config = self.config
-        parts = self.parameters
-        if isinstance(config, DecoderConfig) and config.tied_output:
-            idle = 0
-        else:
-            idle = parts.get("embedding", 0)
-        if isinstance(config, DecoderConfig) and config.num_experts is not None:
-            idle += (
-                parts.get("experts", 0) * (config.num_experts - config.top_k) // config.num_experts
-            )
+        idle = self.parameters.get("embedding", 0)
+        if isinstance(config, DecoderConfig):
+            if config.tied_output:
+                idle = 0
+            if config.num_experts is not None:
+                idle_experts = config.num_experts - config.top_k
+                idle += self.parameters.get("experts", 0) * idle_experts // config.num_experts
         return self.total - idle
 
     @property
     def experts(self) -> Literal["mxfp4", "dense"] | None:
-        """The format of the experts; None without experts."""
+        """Format of the experts; None without experts."""
         if not isinstance(self.config, DecoderConfig) or self.config.num_experts is None:
             return None
         return self.config.expert_format
@@ -102,7 +100,7 @@ class Description:
 
         Args:
             number_bytes: Bytes of a number: 2 in bfloat16.
-            packed: Whether experts are packed in MXFP4.
+            packed: Experts are packed in MXFP4.
             pack: Kind in which :func:`~glassformer.checkpoints.assembly.convertible` layers are
                 packed.
 
@@ -129,7 +127,7 @@ class Description:
         return total - number_bytes * weights + weights * (mxfp4.GROUP_BYTES + 1) // mxfp4.GROUP
 
     def cache(self, tokens: int) -> int:
-        """Bytes of the keys and values of a text of this many tokens in 16 bits; 0 for an encoder."""
+        """Return the bytes of keys and values of ``tokens`` tokens in 16 bits; 0 for an encoder."""
         config = self.config
         if isinstance(config, EncoderConfig):
             return 0
@@ -140,20 +138,20 @@ class Description:
 
 
 def describe(source: Path | str, *, download: bool = True) -> Description:
-    """Describe a model that :func:`~glassformer.checkpoints.store.open_model` opens, or an
-    encoder's directory.
+    """Describe a model in files, or an encoder's directory; no tensor is read.
 
     Args:
-        source: As for :func:`~glassformer.checkpoints.store.open_model`.
-        download: Whether the weights of a directory on the hub are downloaded. Otherwise their
-            headers are read there.
+        source: Source of :func:`~glassformer.checkpoints.store.open_model`.
+        download: Download the weights of a directory on the hub. Otherwise, their headers are read
+            there.
     """
-    place = find_model(source, download=download)
-    if isinstance(place, Path) and not (place / "trainings").is_dir():
-        content = read_json(place / CONFIG_FILE)
+    model = find_model(source, download=download)
+    if isinstance(model, ModelDirectory) and not (model.path / "trainings").is_dir():
+        content = read_json(model.path / CONFIG_FILE)
         if content.get("model_type") in (bert.OWN, *bert.FAMILY):
-            return _describe_encoder(source, place, content)
-    stored = open_found(source, place)
+            files = directory_tensors(model.path, model.repository)
+            return _describe_encoder(model.path, content, files)
+    stored = model.open()
     if stored.family is None:
         family = "glassformer"
     else:
@@ -167,14 +165,15 @@ def describe(source: Path | str, *, download: bool = True) -> Description:
 
 
 def _describe_encoder(
-    source: Path | str, directory: Path, content: Mapping[str, Any]
+    directory: Path, content: Mapping[str, Any], files: Mapping[str, FileTensor]
 ) -> Description:
     with config_errors(directory / CONFIG_FILE):
         config = bert.read_encoder_config(content)
-    is_own = content["model_type"] == bert.OWN
-    family = "glassformer" if is_own else "BERT"
-    layout = "glassformer" if is_own else "Hugging Face"
-    files = hub_tensors(source, directory) or stored_tensors(directory)
+    family = "BERT"
+    layout = "Hugging Face"
+    if content["model_type"] == bert.OWN:
+        family = "glassformer"
+        layout = "glassformer"
     return _described(directory, family, layout, config, list(files.items()))
 
 
@@ -203,7 +202,8 @@ def _described(
     for name, tensor in files:
         part = _part(name, config)
         sizes[part] += tensor.nbytes
-        parameters[part] += _count(name, tensor) if _is_weight(name, part, config) else 0
+        if _is_weight(name, part, config):
+            parameters[part] += _count(name, tensor)
     num_files = len({tensor.source for _, tensor in files})
     return Description(
         path,
@@ -218,8 +218,9 @@ def _described(
 
 
 def _is_weight(name: str, part: Part, config: DecoderConfig | EncoderConfig) -> bool:
-    """Return whether a tensor holds weights of its own: no mask, position number, or copy of the
-    embedding.
+    """Return whether a tensor holds weights of its own.
+
+    Masks, position numbers and a copy of the embedding do not.
     """
     if name == "" or name.endswith(_POSITION_IDS):
         return False
@@ -231,8 +232,9 @@ def _count(name: str, tensor: FileTensor) -> int:
     count = math.prod(tensor.shape)
     if tensor.kind != "U8":
         return count
-    # Two codes in each byte; exponents are no weights of their own.
-    return 2 * count if name.endswith("blocks") else 0
+    if name.endswith("blocks"):
+        return 2 * count  # two codes in each byte
+    return 0  # exponents are no weights of their own
 
 
 def _kinds(stored: Iterable[FileTensor]) -> dict[str, tuple[int, int]]:
@@ -247,8 +249,8 @@ def _part(name: str, config: DecoderConfig | EncoderConfig) -> Part:
     if name == "output.weight":
         return "output"
     lower = name.lower()
-    part: Part = next(
-        (part for part, words in _WORDS.items() if any(word in lower for word in words)), "others"
-    )
-    mixture = isinstance(config, DecoderConfig) and config.num_experts is not None
-    return "experts" if part == "feed-forward" and mixture else part
+    has_experts = isinstance(config, DecoderConfig) and config.num_experts is not None
+    for part, words in _WORDS.items():
+        if any(word in lower for word in words):
+            return "experts" if has_experts and part == "feed-forward" else part
+    return "others"

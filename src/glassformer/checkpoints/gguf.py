@@ -36,19 +36,18 @@ def load_gguf(
     device: str | torch.device = "cpu",
     allow_nonfinite: bool = False,
 ) -> Decoder:
-    """The decoder of a GGUF file, in evaluation mode.
+    """Load the decoder of a GGUF file, in evaluation mode.
 
-    It computes the model in the file, whose logits are those of Hugging Face's class with the
-    expanded weights.
+    Its logits are those of Hugging Face's class with the expanded weights.
 
     Args:
-        source: A file, also one of several parts, or what
-            :func:`~glassformer.checkpoints.gguf_file.read_gguf` gave.
+        source: A file, also one of several parts, or the result of
+            :func:`~glassformer.checkpoints.gguf_file.read_gguf`.
         hold: ``"blocks"`` keeps packed matrices as they are in the file, for inference and
             gradients of activations. ``"dense"`` expands all.
-        dtype: Of expanded weights; None: bfloat16 if all matrices are stored so, but for RMSNorms,
-            else float32, since other weights would lose bits.
-        device: The decoder's.
+        dtype: Dtype of expanded weights; None: bfloat16 if all matrices are stored so, but for
+            RMSNorms, else float32, since other weights would lose bits.
+        device: Device of the decoder.
         allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
     """
     if hold not in ("blocks", "dense"):
@@ -57,22 +56,23 @@ def load_gguf(
             expected="'blocks' or 'dense'",
             fix="Use one of these.",
         )
-    file = source if isinstance(source, GgufFile) else read_gguf(source)
-    stored = open_gguf(file, allow_nonfinite=allow_nonfinite)
+    if not isinstance(source, GgufFile):
+        source = read_gguf(source)
+    stored = open_gguf(source, allow_nonfinite=allow_nonfinite)
     if hold == "dense":
         stored = with_experts(stored, "dense")
-    return read_decoder(stored, file.path, hold=hold, dtype=dtype, device=torch.device(device))
+    return read_decoder(stored, source.path, hold=hold, dtype=dtype, device=torch.device(device))
 
 
 def open_gguf(file: GgufFile, *, allow_nonfinite: bool = False) -> LazyDecoder:
-    """Return the decoder of a file, checked against its header; no tensor is read but factors of
-    frequencies.
+    """Return the decoder of a file, checked against its header.
 
-    Experts that are all stored in MXFP4 are packed as a :class:`PackedMixture` holds them.
+    No tensor is read but factors of frequencies. Experts that are all stored in MXFP4 are packed as
+    a :class:`PackedMixture` holds them.
     """
     family, config, entries = _checked(file)
     dtype = stored_dtype(file, config)
-    norms = stored_dtype(file, config, "norm")
+    norm_dtype = stored_dtype(file, config, "norm")
     pages = SharedPages()
 
     def read(name: str) -> Tensor:
@@ -84,13 +84,13 @@ def open_gguf(file: GgufFile, *, allow_nonfinite: bool = False) -> LazyDecoder:
         files += [(entry.ours[0], file.tensors[name]) for name in entry.theirs]
         source = file.tensors[entry.theirs[0]]
         if source.kind in FLOATS and "norm" in source.name:
-            loaded = norms
+            loaded_dtype = norm_dtype
         else:
-            loaded = dtype
+            loaded_dtype = dtype
         outputs = Together(partial(entry.read, read))
         for name, shape in zip(entry.ours, entry.sizes, strict=True):
             tensors[name] = LazyTensor(
-                list(shape), source.kind, loaded, partial(outputs.take, name)
+                list(shape), source.kind, loaded_dtype, partial(outputs.take, name)
             )
     stored = LazyDecoder(config, tensors, dtype, family.model_type, files=files)
     if _has_packed_experts(stored):
@@ -99,8 +99,9 @@ def open_gguf(file: GgufFile, *, allow_nonfinite: bool = False) -> LazyDecoder:
 
 
 def stored_dtype(file: GgufFile, config: DecoderConfig, name: str = "") -> torch.dtype:
-    """Return the dtype of expanded tensors. Gemma stores norms as 1 + w, which bfloat16 would
-    round.
+    """Return the dtype of expanded tensors.
+
+    Gemma stores norms as 1 + w, which bfloat16 would round.
     """
     kinds = {tensor.kind for tensor in file.tensors.values() if len(tensor.shape) > 1}
     is_rms_norm = config.norm == "rms" and "norm" in name
@@ -111,9 +112,8 @@ def stored_dtype(file: GgufFile, config: DecoderConfig, name: str = "") -> torch
 
 def _has_packed_experts(stored: LazyDecoder) -> bool:
     """Return whether all experts are stored in MXFP4."""
-    return {tensor.kind for name, tensor in stored.tensors.items() if _EXPERTS.fullmatch(name)} == {
-        "MXFP4"
-    }
+    kinds = {tensor.kind for name, tensor in stored.tensors.items() if _EXPERTS.fullmatch(name)}
+    return kinds == {"MXFP4"}
 
 
 def _with_packed_mixtures(stored: LazyDecoder) -> LazyDecoder:
@@ -129,15 +129,36 @@ def _with_packed_mixtures(stored: LazyDecoder) -> LazyDecoder:
             experts = {
                 part: tensors.pop(f"{start}{part}") for part in parts if f"{start}{part}" in tensors
             }
-            if experts:
-                tensors |= {
-                    f"{start}{name}": tensor for name, tensor in converted(experts, convert).items()
-                }
+            if not experts:
+                continue
+            for name, tensor in converted(experts, convert).items():
+                tensors[f"{start}{name}"] = tensor
     return replace(stored, config=replace(stored.config, expert_format="mxfp4"), tensors=tensors)
 
 
 def _interleaved_biases(biases: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"gate_up_bias": interleaved(biases["gate_bias"], biases["up_bias"])}
+
+
+def _require_family(file: GgufFile) -> Family:
+    """Return the family of a file; refuse a file of something else than a model."""
+    kind = file.metadata.get("general.type")
+    if isinstance(kind, str) and kind in ("adapter", "imatrix", "mmproj"):
+        raise CheckpointError(
+            f"{file.path} of general.type = {kind!r}",
+            "a model",
+            "Pass the model's own file. llama.cpp's llama-export-lora merges an adapter into one.",
+        )
+    family = family_of_gguf(file.metadata)
+    if family is None:
+        architectures = {family.gguf for family in FAMILIES if family.gguf}
+        name = cut(repr(file.metadata.get("general.architecture")))
+        raise CheckpointError(
+            f"{file.path} of the architecture {name}",
+            f"one of {', '.join(sorted(architectures))}",
+            _FIX,
+        )
+    return family
 
 
 def _checked(file: GgufFile) -> tuple[Family, DecoderConfig, list[Entry]]:
@@ -146,17 +167,7 @@ def _checked(file: GgufFile) -> tuple[Family, DecoderConfig, list[Entry]]:
     No tensor is read but factors of frequencies.
     """
     with config_errors(file.path):
-        kind = file.metadata.get("general.type")
-        if isinstance(kind, str) and kind in ("adapter", "imatrix", "mmproj"):
-            fix = "Pass the model's own file. llama.cpp's llama-export-lora merges an adapter into one."
-            raise CheckpointError(f"{file.path} of general.type = {kind!r}", "a model", fix)
-        family = family_of_gguf(file.metadata)
-        if family is None:
-            known = ", ".join(sorted({each.gguf for each in FAMILIES if each.gguf}))
-            name = cut(repr(file.metadata.get("general.architecture")))
-            raise CheckpointError(
-                f"{file.path} of the architecture {name}", f"one of {known}", _FIX
-            )
+        family = _require_family(file)
         shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
         factors = {
             name: file.tensors[name].read().tolist() for name in FACTORS if name in file.tensors

@@ -1,6 +1,6 @@
 """GGUF files: the whole header is checked, within bounds of size and time, before a tensor is read.
 
-Not by the package ``gguf`` (0.19), which takes 18 seconds and 686 MiB to open a file of 253 MB,
+The package ``gguf`` (0.19) is not used: it takes 18 seconds and 686 MiB to open a file of 253 MB,
 never returns from one of 192 bytes, and accepts offsets that wrap and tensors that overlap.
 
 Source: the specification in ggml's ``docs/gguf.md``; ``ggml/src/gguf.cpp`` for the order and
@@ -24,7 +24,7 @@ from glassformer.kernels.packed import KINDS
 from glassformer.text import shown
 from glassformer.untrusted import require_regular
 
-# By their number in a file: the kinds that are read, and names of others for messages.
+# Kinds of tensors by their number in a file: those that are read, and others for messages.
 _KINDS = {
     0: "F32",
     1: "F16",
@@ -35,8 +35,6 @@ _KINDS = {
     6: "Q5_0",
     7: "Q5_1",
     8: "Q8_0",
-}
-_KINDS |= {
     10: "Q2_K",
     11: "Q3_K",
     12: "Q4_K",
@@ -55,8 +53,6 @@ _UNREAD = {
     19: "IQ1_S",
     21: "IQ3_S",
     22: "IQ2_S",
-}
-_UNREAD |= {
     24: "I8",
     25: "I16",
     26: "I32",
@@ -66,8 +62,10 @@ _UNREAD |= {
     35: "TQ2_0",
     40: "NVFP4",
     41: "Q1_0",
+    31: "Q4_0_4_4",
+    32: "Q4_0_4_8",
+    33: "Q4_0_8_8",
 }
-_UNREAD |= {31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
 # Types of values by their number.
 _NUMBERS = (
     "<u1",
@@ -98,7 +96,7 @@ _FIX = "Download the file again, join its pieces, convert the model again, or ma
 
 
 class _OtherFile(ValueError):
-    """A fault of no use to download again; the second argument says what to do."""
+    """A fault that a new download would not cure; the second argument is the advice."""
 
 
 @dataclass(frozen=True)
@@ -122,23 +120,27 @@ class GgufFile:
 
     @property
     def nbytes(self) -> int:
-        """The size of all files."""
-        return sum(size for file in self.files for _, size, _ in file.stamps)
+        """Size of all files, in bytes."""
+        return sum(file.nbytes for file in self.files)
 
 
 def read_gguf(path: str | Path) -> GgufFile:
-    """The header of a GGUF file, or of all files of a model that is in several; no tensor is read.
+    """Read the header of a GGUF file, or of all files of a model in several; no tensor is read.
 
     Args:
-        path: A file; of a model in several, such as ``model-00001-of-00003.gguf``, any of them.
-            Consecutive pieces of one file take :func:`joined`.
+        path: A file. Of a model in several, such as ``model-00001-of-00003.gguf``, any of them.
+            For consecutive pieces of one file, use :func:`joined`.
     """
-    path = local_path(path)
+    return read_parts(local_path(path))
+
+
+def read_parts(path: Path) -> GgufFile:
+    """Read the headers of all files of a model; ``path`` is any of them."""
     return joined([[path.with_name(name)] for name in part_names(path.name)])
 
 
 def part_names(name: str) -> list[str]:
-    """The names of all files of the model of which ``name`` is one."""
+    """Return the names of all files of a model; ``name`` is any of them."""
     part = _PART.fullmatch(name)
     if part is None:
         return [name]
@@ -149,7 +151,7 @@ def part_names(name: str) -> list[str]:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file begins as GGUF does, whatever its name: Ollama's are called ``sha256-...``."""
+    """Return whether a file begins as GGUF does. Ollama's are called ``sha256-...``."""
     try:
         require_regular(path)
         with path.open("rb") as file:
@@ -159,45 +161,70 @@ def is_gguf(path: Path) -> bool:
 
 
 def joined(parts: Sequence[Sequence[Path]]) -> GgufFile:
-    """As :func:`read_gguf`, of files each of which may be in consecutive pieces."""
+    """Read the headers of a model's files, each of which may be in consecutive pieces.
+
+    Args:
+        parts: The files of a model, each a list of its pieces.
+    """
     first = parts[0][0]
     metadata: dict[str, Any] = {}
     tensors: dict[str, FileTensor] = {}
     files: list[WeightFile] = []
     for number, pieces in enumerate(parts):
-        for piece in pieces:
-            if not piece.is_file():
-                raise CheckpointError(
-                    f"no file {piece}", f"all parts of {first.name}", "Download it too."
-                )
-            require_regular(piece)
+        _require_pieces(pieces, first)
         try:
             source = WeightFile.of(*pieces)
             with source.open() as file:
-                found, own = _header(file, source)
-            place = found.get("split.no", 0), found.get("split.count", 1) or 1
-            if place != (number, len(parts)):
-                got = f"part {cut(str(place[0]))} of {cut(str(place[1]))}, where {number} of {len(parts)} is expected"
-                raise _OtherFile(
-                    got, "Name the parts NAME-00001-of-00002.gguf and so on, side by side."
-                )
-            if number and own.keys() & tensors.keys():
+                part_metadata, part_tensors = _header(file, source)
+            _require_place(part_metadata, number, len(parts))
+            if number and part_tensors.keys() & tensors.keys():
                 raise ValueError("tensors that another part has, too")
+        except _OtherFile as error:
+            fault, fix = error.args
+            raise _unreadable(pieces[0], fault, fix) from error
         except (ValueError, OSError, struct.error) as error:
-            fault, fix = error.args if isinstance(error, _OtherFile) else (error, _FIX)
-            raise CheckpointError(
-                f"{pieces[0]}, which cannot be read ({fault})", "a GGUF file", fix
-            ) from error
-        metadata = metadata or found
-        tensors |= own
+            raise _unreadable(pieces[0], error, _FIX) from error
+        metadata = metadata or part_metadata
+        tensors |= part_tensors
         files.append(source)
     total = metadata.get("split.tensors.count", len(tensors))
     if not isinstance(total, int) or total != len(tensors):
-        got = f"{first} and its other parts with {len(tensors)} tensors"
         raise CheckpointError(
-            got, f"the {cut(str(total))} of the model", "Take all parts from one model."
+            f"{first} and its other parts with {len(tensors)} tensors",
+            f"the {cut(str(total))} of the model",
+            "Take all parts from one model.",
         )
     return GgufFile(first, metadata, tensors, tuple(files))
+
+
+def _require_pieces(pieces: Sequence[Path], first: Path) -> None:
+    """Check that all pieces of a file are regular files; ``first`` names the model."""
+    for piece in pieces:
+        if not piece.is_file():
+            raise CheckpointError(
+                f"no file {piece}", f"all parts of {first.name}", "Download it too."
+            )
+        require_regular(piece)
+
+
+def _require_place(metadata: Mapping[str, Any], number: int, count: int) -> None:
+    """Check that a file is the part of a model that its name says."""
+    place = (metadata.get("split.no", 0), metadata.get("split.count", 1) or 1)
+    if place != (number, count):
+        raise _OtherFile(
+            f"part {cut(str(place[0]))} of {cut(str(place[1]))}, "
+            f"where {number} of {count} is expected",
+            "Name the parts NAME-00001-of-00002.gguf and so on, side by side.",
+        )
+
+
+def _unreadable(file: Path, fault: object, fix: str) -> CheckpointError:
+    return CheckpointError(f"{file}, which cannot be read ({fault})", "a GGUF file", fix)
+
+
+def _type_name(kind: int) -> str:
+    """Return the type of values of this number; ``"?"`` for an unknown one."""
+    return _NUMBERS[kind] if kind < len(_NUMBERS) else "?"
 
 
 class _Header:
@@ -206,14 +233,15 @@ class _Header:
     def __init__(self, file: Pieces) -> None:
         self._file = file
         self.data = bytearray()
-        self.at = 0
+        self.position = 0
         self._items = 0
 
     def need(self, end: int) -> None:
-        if end > min(_HEADER, self._file.size):
-            raise ValueError(
-                "it ends within the header" if end > self._file.size else "a header beyond 67 MB"
-            )
+        """Read the header up to ``end``."""
+        if end > self._file.size:
+            raise ValueError("it ends within the header")
+        if end > _HEADER:
+            raise ValueError("a header beyond 67 MB")
         while len(self.data) < end:
             more = self._file.read(max(_CHUNK, end - len(self.data)))
             if not more:
@@ -221,46 +249,52 @@ class _Header:
             self.data += more
 
     def take(self, form: str) -> Any:
-        at = self.at
-        self.at = self.at + struct.calcsize(form)
-        self.need(self.at)
-        return struct.unpack_from(form, self.data, at)[0]
+        """Return the next number, of a format of ``struct``."""
+        start = self.position
+        self.position = start + struct.calcsize(form)
+        self.need(self.position)
+        return struct.unpack_from(form, self.data, start)[0]
 
     def text(self) -> str:
+        """Return the next text."""
         return self.texts(1)[0]
 
     def texts(self, count: int) -> list[str]:
-        found = []
+        """Return the next texts; a vocabulary has hundreds of thousands."""
+        texts = []
         unpack = struct.Struct("<Q").unpack_from
         data = self.data
         for _ in range(count):
-            at = self.at + 8
-            if at > len(data):
-                self.need(at)
-            end = at + unpack(data, at - 8)[0]
+            start = self.position + 8
+            if start > len(data):
+                self.need(start)
+            end = start + unpack(data, start - 8)[0]
             if end > len(data):
                 self.need(end)
-            found.append(data[at:end].decode())
-            self.at = end
-        return found
+            texts.append(data[start:end].decode())
+            self.position = end
+        return texts
 
     def value(self, kind: int) -> Any:
-        name = _NUMBERS[kind] if kind < len(_NUMBERS) else "?"
+        """Return the next value, of the type of this number."""
+        name = _type_name(kind)
         if name == "text":
             return self.text()
         if name == "array":
             return self._array()
         if name == "?":
             raise ValueError(f"a value of the unknown type {kind}")
-        found = self._numbers(name, 1)[0]
-        # Of all numbers that float32 rounds to this one the shortest is what was meant: 1e-5, not
+        number = self._numbers(name, 1)[0]
+        # The shortest of all numbers that float32 rounds to this one was meant: 1e-5, not
         # 9.99999975e-6.
-        return float(str(found)) if name == "<f4" else found.item()
+        if name == "<f4":
+            return float(str(number))
+        return number.item()
 
     def _array(self) -> Any:
         kind = self.take("<I")
         count = self.take("<Q")
-        name = _NUMBERS[kind] if kind < len(_NUMBERS) else "?"
+        name = _type_name(kind)
         if name in ("array", "?") or count > _ITEMS:
             raise ValueError(f"an array of {count} values of type {kind}")
         self._items += count
@@ -271,15 +305,17 @@ class _Header:
         return self._numbers(name, count)
 
     def _numbers(self, name: str, count: int) -> np.ndarray:
-        dtype = np.dtype(np.uint8 if name == "bool" else name)
-        at = self.at
-        self.at = self.at + count * dtype.itemsize
-        self.need(self.at)
-        found = np.frombuffer(bytes(self.data[at : self.at]), dtype)
-        return found.astype(bool) if name == "bool" else found
+        is_bool = name == "bool"
+        dtype = np.dtype(np.uint8 if is_bool else name)
+        start = self.position
+        self.position = start + count * dtype.itemsize
+        self.need(self.position)
+        numbers = np.frombuffer(bytes(self.data[start : self.position]), dtype)
+        return numbers.astype(bool) if is_bool else numbers
 
 
 def _header(file: Pieces, source: WeightFile) -> tuple[dict[str, Any], dict[str, FileTensor]]:
+    """Return the metadata and the tensors of a file, checked as a whole."""
     head = _Header(file)
     head.need(min(4, file.size))
     if not b"GGUF".startswith(head.data[:4]):
@@ -288,17 +324,17 @@ def _header(file: Pieces, source: WeightFile) -> tuple[dict[str, Any], dict[str,
             fix = f"Pass its directory: {shown(source.path.parent)}."
         raise _OtherFile("it does not begin with GGUF", fix)
     head.need(4)
-    head.at = 4
+    head.position = 4
     version = head.take("<I")
-    tensors = head.take("<Q")
-    keys = head.take("<Q")
+    num_tensors = head.take("<Q")
+    num_keys = head.take("<Q")
     if version not in (2, 3):
         fix = "Convert the model again, or take its safetensors."
         raise _OtherFile(f"version {version}; 2 and 3 in little endian are read", fix)
-    if tensors > _TENSORS or keys > _KEYS:
-        raise ValueError(f"{tensors} tensors and {keys} keys")
+    if num_tensors > _TENSORS or num_keys > _KEYS:
+        raise ValueError(f"{num_tensors} tensors and {num_keys} keys")
     metadata: dict[str, Any] = {}
-    for _ in range(keys):
+    for _ in range(num_keys):
         key = head.text()
         if key in metadata:
             raise ValueError(f"{cut(repr(key))} twice")
@@ -310,29 +346,33 @@ def _header(file: Pieces, source: WeightFile) -> tuple[dict[str, Any], dict[str,
         and alignment & (alignment - 1) == 0
     ):
         raise ValueError(f"general.alignment = {cut(repr(alignment))}")
-    described = [_described(head) for _ in range(tensors)]
-    first = -(-head.at // alignment) * alignment
-    found: dict[str, FileTensor] = {}
+    described = [_described(head) for _ in range(num_tensors)]
+    first = -(-head.position // alignment) * alignment
+    named_tensors: dict[str, FileTensor] = {}
     reached = 0
     for name, shape, kind, offset in described:
-        if name in found:
+        if name in named_tensors:
             raise ValueError(f"{cut(repr(name))} twice")
         if offset != reached:
             raise ValueError(f"{cut(repr(name))} at {offset}, where {reached} is expected")
-        block = KINDS[kind].block if kind in KINDS else 1
+        block = 1
+        if kind in KINDS:
+            block = KINDS[kind].block
         if shape[-1] % block:
             raise ValueError(
                 f"{cut(repr(name))} with rows of {shape[-1]}, which blocks of {block} do not fill"
             )
-        found[name] = FileTensor(source, name, shape, kind, first + offset)
-        end = offset + found[name].nbytes
+        tensor = FileTensor(source, name, shape, kind, first + offset)
+        named_tensors[name] = tensor
+        end = offset + tensor.nbytes
         if first + end > file.size:
             raise ValueError(f"{file.size} bytes, where {cut(repr(name))} ends at {first + end}")
         reached = -(-end // alignment) * alignment
-    return metadata, found
+    return metadata, named_tensors
 
 
 def _described(head: _Header) -> tuple[str, list[int], str, int]:
+    """Return name, shape, kind and offset of the next tensor that a header describes."""
     name = head.text()
     count = head.take("<I")
     if not 0 < len(name.encode()) < _NAME or not 1 <= count <= 4:
@@ -343,8 +383,8 @@ def _described(head: _Header) -> tuple[str, list[int], str, int]:
     kind = head.take("<I")
     offset = head.take("<Q")
     if kind not in _KINDS:
-        got = f"{cut(repr(name))} of the kind {_UNREAD.get(kind, kind)}, which is not read"
+        fix = "Take the model's file in another format, such as Q4_K_M, IQ4_XS or Q8_0."
         raise _OtherFile(
-            got, "Take the model's file in another format, such as Q4_K_M, IQ4_XS or Q8_0."
+            f"{cut(repr(name))} of the kind {_UNREAD.get(kind, kind)}, which is not read", fix
         )
     return name, shape, _KINDS[kind], offset

@@ -52,7 +52,7 @@ _VALUES = {
 _ALIGNMENT = 32
 _WRITER = "glassformer.writer"
 """The first key, by which a file is recognised that may be replaced."""
-# What llama.cpp's code of these architectures has, or needs; the others' has not, or does not.
+# Parts that llama.cpp's code for these architectures has or needs, and for others not.
 _WINDOWED = ("gemma2", "gemma3", "olmo2")
 _PACKED = ("gpt2", "gptneox", "phi3")
 _BIASED = ("gpt2", "gptneox", "llama")
@@ -80,24 +80,25 @@ def write_gguf(
     chooses between LongRoPE's short and long factors by the length of its context, not of the text.
 
     Args:
-        decoder: On any device, or in files; packed weights are expanded. Memory holds one tensor of
-            it at a time.
-        path: Where to: complete or, whatever happens, as it was before.
+        decoder: A decoder on any device, or in files; packed weights are expanded. One tensor at a
+            time is in memory.
+        path: File to write. It is complete in the end or, whatever happens, as it was.
         kind: ``"Q8_0"`` rounds to 8 bits and a scale for 32 weights; rows that are no multiple of
             32 become float16.
-        tokenizer: Values of keys ``tokenizer.*`` and ``general.name``, by which llama.cpp knows
-            that Phi-3's special tokens take white space; others are left out. None: the file has
-            token ids only. From ``read_gguf(...).metadata``, of a tokenizer
-            :func:`~glassformer.data.gguf_tokenizer.gguf_vocabulary`, or of bytes
-            :func:`~glassformer.data.gguf_tokenizer.byte_vocabulary`.
+        tokenizer: Values of the keys ``tokenizer.*`` and ``general.name``; other keys are left out.
+            By the name llama.cpp knows that Phi-3's special tokens take white space. The values are
+            those of ``read_gguf(...).metadata``, of
+            :func:`~glassformer.data.gguf_tokenizer.gguf_vocabulary` for a tokenizer, or of
+            :func:`~glassformer.data.gguf_tokenizer.byte_vocabulary` for bytes. None: the file has
+            token ids only.
         chat_template: A template in Jinja's language, instead of the tokenizer's.
-        sampling: Keys ``general.sampling.*`` of the rule by which the model is sampled; None: it
-            has none.
-        overwrite: Whether any file may be at ``path`` already. Otherwise one that this function
-            wrote may.
+        sampling: Keys ``general.sampling.*`` of the model's sampling rule, if it has one.
+        overwrite: Replace any file at ``path``. Otherwise, only a file that this function wrote is
+            replaced.
 
-    A decoder with parts that no architecture of GGUF has is refused: those that the nearest lacks
-    are named.
+    Raises:
+        InputError: A decoder with parts that no architecture of GGUF has. The error names those
+            that the nearest architecture lacks.
     """
     if kind not in _NUMBERS:
         raise InputError(
@@ -119,12 +120,11 @@ def write_gguf(
     metadata |= _vocabulary(tokenizer, chat_template, config.vocab_size)
     metadata |= dict(sampling or {})
     entries = _entries(family, config)
-    described = {name: [len(each)] for name, each in factors.items()}
-    described |= {name: shape for entry in entries for name, shape in entry.shapes().items()}
-    kinds = {name: _kind(name, shape, kind) for name, shape in described.items()}
+    shapes = {name: [len(values)] for name, values in factors.items()} | _shapes(entries)
+    kinds = {name: _kind(name, shape, kind) for name, shape in shapes.items()}
     metadata = {_WRITER: "glassformer", **metadata}
     with new_file(path, replaces=replaces) as draft, draft.open("wb") as file:
-        file.write(_header(metadata, described, kinds))
+        file.write(_header(metadata, shapes, kinds))
         for name, tensor in _tensors(stored, entries, factors):
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             file.write(_encoded(tensor, kinds[name], name))
@@ -136,67 +136,97 @@ def _is_written(file: Path) -> bool:
 
 
 def _described(
-    came_from: str | None, plain: DecoderConfig
+    model_type: str | None, config: DecoderConfig
 ) -> tuple[Family, DecoderConfig, dict[str, Any], dict[str, list[float]]]:
-    """Family, and metadata and factors from which the same configuration is read."""
-    plain = replace(canonical(plain), dropout=0.0)
+    """Return family, configuration, metadata and factors from which the configuration is read.
+
+    The family of ``model_type`` comes first.
+    """
+    config = replace(canonical(config), dropout=0.0)
     rows = [family for family in FAMILIES if family.gguf is not None]
-    lacking: list[tuple[bool, list[str]]] = []
-    for family in sorted(rows, key=lambda family: family.model_type != came_from):
-        config = replace(plain, tied_output=plain.tied_output and family.gguf not in _UNTIED)
-        metadata = _metadata(family, config)
-        factors = _factors(family, config)
+    fewest_faults: tuple[bool, int, list[str]] | None = None
+    for family in sorted(rows, key=lambda family: family.model_type != model_type):
+        is_tied = config.tied_output and family.gguf not in _UNTIED
+        family_config = replace(config, tied_output=is_tied)
+        metadata = _metadata(family, family_config)
+        factors = _factors(family, family_config)
+        is_unreadable = False
         try:
-            shapes = {
-                name: shape
-                for entry in _entries(family, config)
-                for name, shape in entry.shapes().items()
-            }
-            found = read_gguf_config(family, metadata, shapes, factors)
-            # Factors stand for any change of frequencies.
-            if factors:
-                found = replace(found, rope_scaling=config.rope_scaling)
-            else:
-                found = found
-            faults = differences(config, found) + _not_run(str(family.gguf), config)
-            lacking.append((False, faults))
+            faults = _faults(family, family_config, metadata, factors)
         except InputError as error:
-            lacking.append((True, faults := [error.got.removeprefix("a decoder with ")]))
+            is_unreadable = True
+            faults = [error.got.removeprefix("a decoder with ")]
         if not faults:
-            return family, config, metadata, factors
-    nearest = ", ".join(min(lacking, key=lambda each: (each[0], len(each[1])))[1])
+            return family, family_config, metadata, factors
+        rank = (is_unreadable, len(faults), faults)
+        if fewest_faults is None or rank[:2] < fewest_faults[:2]:
+            fewest_faults = rank
+    assert fewest_faults is not None
     raise InputError(
-        f"a decoder with {nearest}", "an architecture that llama.cpp has", "Save it as safetensors."
+        f"a decoder with {', '.join(fewest_faults[2])}",
+        "an architecture that llama.cpp has",
+        "Save it as safetensors.",
     )
 
 
+def _faults(
+    family: Family,
+    config: DecoderConfig,
+    metadata: Mapping[str, Any],
+    factors: Mapping[str, list[float]],
+) -> list[str]:
+    """Return the parts of a decoder that are not read back from a file, or not run by llama.cpp."""
+    shapes = _shapes(_entries(family, config))
+    config_read = read_gguf_config(family, metadata, shapes, factors)
+    # Factors stand for any change of frequencies.
+    if factors:
+        config_read = replace(config_read, rope_scaling=config.rope_scaling)
+    return differences(config, config_read) + _not_run(str(family.gguf), config)
+
+
 def _not_run(gguf: str, config: DecoderConfig) -> list[str]:
-    """Parts that a file could hold, and llama.cpp's code for the architecture refuses."""
+    """Return the parts that a file could hold but llama.cpp's architecture refuses."""
     bias = config.attention_bias
+    is_refused_bias = bias is True and gguf not in _BIASED
+    if gguf == "gptneox":
+        is_refused_bias = bias is not True
     width = config.num_heads * config.head_dim
-    found = {
+    is_refused_width = gguf in _SQUARE and width != config.hidden_dim
+    has_experts = config.num_experts is not None
+    refusals = {
         "ff_dim = 0": config.ff_dim == 0,
-        f"attention_bias = {bias!r}": bias is not True
-        if gguf == "gptneox"
-        else bias is True and gguf not in _BIASED,
+        f"attention_bias = {bias!r}": is_refused_bias,
         "ff_bias = True": config.ff_bias and gguf not in _BIASED,
-        f"heads of {width} together, hidden_dim = {config.hidden_dim}": gguf in _SQUARE
-        and width != config.hidden_dim,
+        f"heads of {width} together, hidden_dim = {config.hidden_dim}": is_refused_width,
         "tied_output = False": gguf == "gemma2" and not config.tied_output,
         "attention_cap": gguf == "gemma3" and config.attention_cap is not None,
         "learned_positions": config.learned_positions and gguf != "gpt2",
-        f"num_experts = {config.num_experts}": config.num_experts is not None
-        and gguf not in _MIXTURES,
-        "num_experts = None": config.num_experts is None and gguf == "qwen3moe",
+        f"num_experts = {config.num_experts}": has_experts and gguf not in _MIXTURES,
     }
-    return [name for name, refused in found.items() if refused]
+    parts = [part for part, is_refused in refusals.items() if is_refused]
+    if not has_experts and gguf == "qwen3moe":
+        parts.append("num_experts = None")
+    return parts
 
 
 def _entries(family: Family, config: DecoderConfig) -> list[Entry]:
-    return gguf_entries(family, config, {"blk.0.attn_qkv.weight"} if family.gguf in _PACKED else ())
+    names = []
+    if family.gguf in _PACKED:
+        names.append("blk.0.attn_qkv.weight")
+    return gguf_entries(family, config, names)
+
+
+def _shapes(entries: list[Entry]) -> dict[str, list[int]]:
+    """Return the shapes of the file's tensors by name."""
+    shapes: dict[str, list[int]] = {}
+    for entry in entries:
+        shapes |= entry.shapes()
+    return shapes
 
 
 def _metadata(family: Family, config: DecoderConfig) -> dict[str, Any]:
+    """Return the metadata of a decoder without its vocabulary."""
+    norm = "layer_norm_rms_epsilon" if config.norm == "rms" else "layer_norm_epsilon"
     values: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "block_count": config.num_layers,
@@ -207,10 +237,10 @@ def _metadata(family: Family, config: DecoderConfig) -> dict[str, Any]:
         "attention.head_count_kv": config.num_kv_heads,
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
-        f"attention.layer_norm_{'rms_' if config.norm == 'rms' else ''}epsilon": config.norm_eps,
+        f"attention.{norm}": config.norm_eps,
     }
     if family.gguf in _CAPPED:
-        values |= {theirs: getattr(config, ours) for ours, theirs in CAPS.items()}
+        values |= {key: getattr(config, name) for name, key in CAPS.items()}
     if family.gguf == "gptneox":
         values["use_parallel_residual"] = config.parallel
     if config.num_experts:
@@ -219,7 +249,8 @@ def _metadata(family: Family, config: DecoderConfig) -> dict[str, Any]:
     if family.rope is not None:
         values["rope.dimension_count"] = config.rotary_dim or config.head_dim
         values["rope.freq_base"] = config.rope_base
-        values["rope.freq_base_swa"] = config.local_rope_base if family.gguf in _WINDOWED else None
+        if family.gguf in _WINDOWED:
+            values["rope.freq_base_swa"] = config.local_rope_base
         values |= _scaling(config.rope_scaling)
     if family.gguf in _WINDOWED and config.window is not None:
         values["attention.sliding_window"] = config.window
@@ -227,8 +258,14 @@ def _metadata(family: Family, config: DecoderConfig) -> dict[str, Any]:
         windowed = [config.layer_window(layer) is not None for layer in layers]
         if windowed != [layer % family.period < family.period - 1 for layer in layers]:
             values["attention.sliding_window_pattern"] = windowed
-    found = {f"{family.gguf}.{name}": value for name, value in values.items() if value is not None}
-    return {"general.architecture": family.gguf, "general.alignment": _ALIGNMENT} | found
+    metadata: dict[str, Any] = {
+        "general.architecture": family.gguf,
+        "general.alignment": _ALIGNMENT,
+    }
+    for name, value in values.items():
+        if value is not None:
+            metadata[f"{family.gguf}.{name}"] = value
+    return metadata
 
 
 def _scaling(scaling: object) -> dict[str, Any]:
@@ -252,16 +289,17 @@ def _scaling(scaling: object) -> dict[str, Any]:
 
 
 def _factors(family: Family, config: DecoderConfig) -> dict[str, list[float]]:
-    """Factors by which single frequencies are divided."""
+    """Return the tensors of factors by which single frequencies are divided."""
     scaling = config.rope_scaling
     if isinstance(scaling, Llama3) and family.gguf == "llama":
-        found = llama3_factors(scaling, config.rope_base, config.rotary_dim or config.head_dim)
-        return {"rope_freqs.weight": found.tolist()}
+        rotary_dim = config.rotary_dim or config.head_dim
+        factors = llama3_factors(scaling, config.rope_base, rotary_dim)
+        return {"rope_freqs.weight": factors.tolist()}
     if isinstance(scaling, LongRope):
         if scaling.short != scaling.long and family.gguf == "phi3":
             return {
-                f"rope_factors_{name}.weight": list(getattr(scaling, name))
-                for name in ("long", "short")
+                "rope_factors_long.weight": list(scaling.long),
+                "rope_factors_short.weight": list(scaling.short),
             }
         if scaling.short == scaling.long and scaling.concentration == 1 and family.gguf == "llama":
             return {"rope_freqs.weight": list(scaling.short)}
@@ -271,49 +309,49 @@ def _factors(family: Family, config: DecoderConfig) -> dict[str, list[float]]:
 def _vocabulary(
     tokenizer: Mapping[str, Any] | None, chat_template: str | None, size: int
 ) -> dict[str, Any]:
-    if tokenizer is None:
-        found: dict[str, Any] = {"tokenizer.ggml.model": "none"}
-    else:
-        got = f"tokenizer = {tokenizer!r:.60}"
-        fix = "Pass gguf_vocabulary(tokenizer, model.config.vocab_size)."
+    """Return the keys of a vocabulary of ``size`` tokens, and of the chat template."""
+    vocabulary: dict[str, Any] = {"tokenizer.ggml.model": "none"}
+    if tokenizer is not None:
         if not isinstance(tokenizer, Mapping):
             raise InputError(
-                got=got,
+                got=f"tokenizer = {tokenizer!r:.60}",
                 expected="values of GGUF's keys",
-                fix=fix,
+                fix="Pass gguf_vocabulary(tokenizer, model.config.vocab_size).",
             )
-        found = {
+        vocabulary = {
             key: value
             for key, value in tokenizer.items()
             if key.startswith(("tokenizer.", "general.name"))
         }
-        count = len(found.get("tokenizer.ggml.tokens", ()))
-        fix = "Pass the metadata of the model's own tokenizer."
+        count = len(vocabulary.get("tokenizer.ggml.tokens", ()))
         if count != size:
             raise InputError(
                 got=f"a tokenizer of {count} tokens for a model of {size}",
                 expected=f"{size} tokens",
-                fix=fix,
+                fix="Pass the metadata of the model's own tokenizer.",
             )
-    if chat_template is None:
-        return found
-    return found | {"tokenizer.chat_template": chat_template}
+    if chat_template is not None:
+        vocabulary["tokenizer.chat_template"] = chat_template
+    return vocabulary
 
 
 def _kind(name: str, shape: list[int], kind: str) -> str:
     if len(shape) == 1 or name.startswith("position_embd") or "ffn_gate_inp" in name:
         return "F32"
-    return "F16" if kind == "Q8_0" and shape[-1] % 32 else kind
+    if kind == "Q8_0" and shape[-1] % 32:
+        return "F16"
+    return kind
 
 
 def _tensors(
     stored: LazyDecoder, entries: list[Entry], factors: Mapping[str, list[float]]
 ) -> Iterator[tuple[str, Tensor]]:
-    for name, each in factors.items():
-        yield name, torch.tensor(each)
+    """Yield the tensors of the file by name, each when it is asked for."""
+    for name, values in factors.items():
+        yield name, torch.tensor(values)
     for entry in entries:
-        ours = {name: stored.tensors[name].read() for name in entry.ours}
-        yield from zip(entry.theirs, entry.write(ours), strict=True)
+        state = {name: stored.tensors[name].read() for name in entry.ours}
+        yield from zip(entry.theirs, entry.write(state), strict=True)
 
 
 def _encoded(tensor: Tensor, kind: str, name: str) -> memoryview:
@@ -330,17 +368,18 @@ def _encoded(tensor: Tensor, kind: str, name: str) -> memoryview:
             expected=f"finite weights of {kind}",
             fix="Use kind='F32' or 'BF16' for large weights.",
         )
-    return memoryview(encoded.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    in_bytes = encoded.contiguous().view(-1).view(torch.uint8)
+    return memoryview(in_bytes.numpy())  # type: ignore[arg-type]
 
 
 def _header(
-    metadata: Mapping[str, Any], described: Mapping[str, list[int]], kinds: Mapping[str, str]
+    metadata: Mapping[str, Any], shapes: Mapping[str, list[int]], kinds: Mapping[str, str]
 ) -> bytes:
-    parts = [b"GGUF", struct.pack("<IQQ", 3, len(described), len(metadata))]
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(shapes), len(metadata))]
     for key, value in metadata.items():
         parts += [_text(key), _value(value)]
     offset = 0
-    for name, shape in described.items():
+    for name, shape in shapes.items():
         kind = kinds[name]
         parts += [_text(name), struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))]
         parts.append(struct.pack("<IQ", _NUMBERS[kind], offset))

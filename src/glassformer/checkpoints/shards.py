@@ -1,6 +1,4 @@
-"""Writing safetensors files of bounded size, one tensor at a time: a model of any size is written
-in little memory.
-"""
+"""Writing safetensors files of bounded size, one tensor at a time and so in little memory."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -17,16 +15,16 @@ from glassformer.progress import progress_bar
 WEIGHT_FILES = (WEIGHTS_FILE, "model-*-of-*.safetensors", INDEX_FILE)
 """Patterns of the names of the files that :func:`write_tensors` writes."""
 SHARD_BYTES = 5 * 10**9
-"""The file size of Hugging Face's programs."""
+"""Greatest size of files, as in Hugging Face's programs."""
 
 
 def write_tensors(
     directory: Path, tensors: Mapping[str, LazyTensor], *, shard_bytes: int = SHARD_BYTES
 ) -> None:
-    """Write ``model.safetensors``; or, beyond ``shard_bytes``, ``model-00001-of-00002.safetensors``
-    ... with an index.
+    """Write ``model.safetensors``, or several files with an index beyond ``shard_bytes``.
 
-    Memory holds one tensor at a time. One larger than ``shard_bytes`` has its own file.
+    Several files are ``model-00001-of-00002.safetensors`` and so on. Memory holds one tensor at a
+    time. A tensor larger than ``shard_bytes`` has a file of its own.
     """
     _check_request(tensors, shard_bytes)
     shards = _cut(tensors, shard_bytes)
@@ -76,9 +74,8 @@ def _cut(tensors: Mapping[str, LazyTensor], shard_bytes: int) -> list[dict[str, 
 def _write(file: Path, tensors: Mapping[str, LazyTensor], report: Callable[[int], object]) -> None:
     # Wide numbers first: then each is aligned to its size, as the format demands.
     ordered = sorted(tensors.items(), key=lambda item: -DTYPES[item[1].kind].itemsize)
-    header: dict[str, object] = {
-        "__metadata__": {"format": "pt"}
-    }  # without which transformers refuses the file
+    # transformers refuses a file without this entry.
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in ordered:
         begin = end

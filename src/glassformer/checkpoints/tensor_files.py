@@ -1,9 +1,9 @@
-"""Safetensors files: all tensors are checked before the first is read, and then read one at a time.
+"""Safetensors files: all headers are checked first, then tensors are read one at a time.
 
 Files are not read by safetensors' ``safe_open``, which is weaker (0.8.0). It accepts a repeated
 name, takes 1.4 GB and a minute for a header of 83 MB, and ends the process if a file is truncated
-while it is open. Its mapped file counts as
-memory: 787 MiB instead of 10 to read 759 MiB of experts one by one.
+while it is open. Its mapped file counts as memory: 787 MiB instead of 10 to read 759 MiB of experts
+one by one.
 """
 
 import io
@@ -39,7 +39,7 @@ DTYPES = FLOATS | {
 }
 """Kinds of numbers that are read."""
 KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
-"""How safetensors writes a dtype."""
+"""Names of dtypes in safetensors."""
 # Also of kinds that are not read, but may occur in a file with others.
 _BITS = {kind: 8 * dtype.itemsize for kind, dtype in DTYPES.items()}
 _BITS |= {"U16": 16, "U32": 32, "U64": 64, "C64": 64, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
@@ -71,7 +71,7 @@ def stored_bytes(shape: Sequence[int], kind: str) -> int:
 
 @dataclass(frozen=True)
 class WeightFile:
-    """A file of weights, in one piece or in consecutive ones, as it was when its header was read."""
+    """A file of weights in one or more consecutive pieces, as it was when its header was read."""
 
     pieces: tuple[Path, ...]
     stamps: tuple[tuple[int, int, int], ...] = ()
@@ -87,10 +87,17 @@ class WeightFile:
         """Path of the file, or of its first piece."""
         return self.pieces[0]
 
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes; 0 for a file that is not here."""
+        return sum(size for _, size, _ in self.stamps)
+
     @contextmanager
     def open(self) -> Iterator["Pieces"]:
-        """Open the file for reading; an ``OSError`` if it is another one than when its header was
-        read.
+        """Open the file for reading.
+
+        Raises:
+            OSError: The file was changed or replaced after its header was read.
         """
         with Pieces(self.pieces) as pieces:
             if pieces.stamps != self.stamps:
@@ -125,13 +132,13 @@ class Pieces(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read bytes from the current position on into ``buffer``; return how many."""
-        room = memoryview(buffer).cast("B")
+        target = memoryview(buffer).cast("B")
         done = 0
         begin = 0
         for file, end in zip(self._files, self._ends, strict=True):
-            if begin <= self._position < end and done < len(room):
+            if begin <= self._position < end and done < len(target):
                 file.seek(self._position - begin)
-                count = file.readinto(room[done : done + end - self._position]) or 0
+                count = file.readinto(target[done : done + end - self._position]) or 0
                 done += count
                 self._position += count
             begin = end
@@ -154,10 +161,10 @@ class FileTensor:
 
     source: WeightFile
     name: str
-    """As in the file."""
+    """Name in the file."""
     shape: list[int]
     kind: str
-    """As safetensors writes it, ``"F32"``, or as GGUF calls its blocks: ``"Q4_K"``."""
+    """Format of its numbers: ``"F32"`` as in safetensors, or ``"Q4_K"`` as in GGUF."""
     start: int = 0
     """Position of its first byte in the file."""
 
@@ -177,12 +184,13 @@ class FileTensor:
         allow_nonfinite: bool = False,
         empty: Callable[[Sequence[int], torch.dtype], Tensor] = empty_in_huge_pages,
     ) -> Tensor:
-        """Read it into memory that ``empty`` takes; blocks as uint8 ``[..., rows, bytes of a
-        row]``.
+        """Read it into memory that ``empty`` takes.
+
+        Blocks are uint8 ``[..., rows, bytes of a row]``.
 
         Raises:
-            CheckpointError: The file ends within it or has changed, or some weights are infinite or
-                NaN, unless ``allow_nonfinite``.
+            CheckpointError: The file ends within the tensor or has changed, or some weights are
+                infinite or NaN, unless ``allow_nonfinite``.
         """
         block = BLOCKS.get(self.kind)
         if block is None:
@@ -195,10 +203,7 @@ class FileTensor:
         except OSError as error:
             raise _damaged(self.file, f"at {cut(self.name)}: {error}") from error
         if not allow_nonfinite:
-            if block is None:
-                check = None
-            else:
-                check = partial(finite, self.kind)
+            check = None if block is None else partial(finite, self.kind)
             require_finite(tensor, self.name, self.file, check)
         return tensor
 
@@ -206,25 +211,27 @@ class FileTensor:
 def stored_tensors(
     directory: Path | str, clean: Callable[[str], str] = str
 ) -> dict[str, FileTensor]:
-    """Every tensor of a directory: of ``model.safetensors``, of the files in
-    ``model.safetensors.index.json``, or else of all ``.safetensors`` files.
+    """Return the tensors of a directory by name; none is read.
 
-    Headers are checked as a whole: sizes agree with shapes, tensors are contiguous and fill the
-    file, names are unique. No tensor is read. ``clean`` maps the spellings of a name in files to
-    the keys of the result.
-    A file may be a link to anywhere: what is no safetensors file there is refused, without a word
-    of its content.
+    Files are ``model.safetensors``, those in ``model.safetensors.index.json``, or else all
+    ``.safetensors`` files. Headers are checked as a whole: sizes agree with shapes, tensors are
+    contiguous and fill the file, names are unique. A file may be a link to anywhere. If that is no
+    safetensors file, the error repeats none of its content.
+
+    Args:
+        directory: Directory of the files.
+        clean: Function from a name in the files to the key of the result.
     """
     directory = local_path(directory)
     files, places = weight_files(directory)
-    return joined(
-        directory, ((file, _stored_in(directory / file)) for file in files), places, clean
-    )
+    headers = ((file, tensors_in(directory / file)) for file in files)
+    return joined(directory, headers, places, clean)
 
 
 def weight_files(directory: Path) -> tuple[list[str], dict[str, str]]:
-    """The names of a directory's files of weights, which may be missing, and the file of each
-    tensor by its index.
+    """Return the names of a directory's files of weights, and the file of each tensor by its index.
+
+    The files may be missing.
     """
     # A broken link counts as a file.
     if os.path.lexists(directory / WEIGHTS_FILE):
@@ -236,27 +243,27 @@ def weight_files(directory: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def run_places(run: Path) -> list[Path]:
-    """Where a training run may have weights: the best ones, and those of its checkpoints, the
-    latest first.
+    """Return the directories in which a training run may have weights.
+
+    The best weights come first, then those of its checkpoints from the latest on.
     """
-    return [
-        standing(run / "best"),
-        *sorted(run.glob(f"checkpoints/step-{'[0-9]' * 8}"), reverse=True),
-    ]
+    checkpoints = run.glob(f"checkpoints/step-{'[0-9]' * 8}")
+    return [standing(run / "best"), *sorted(checkpoints, reverse=True)]
 
 
 def run_weights(run: Path) -> Path:
-    """The directory of the weights of a training run: its best ones, or before its first evaluation
-    its latest.
+    """Return the directory of a training run's best weights.
+
+    Before the first evaluation, these are the weights of its latest checkpoint.
     """
-    found = [place for place in run_places(run) if place.is_dir()]
-    if len(found) <= 0:
-        raise InputError(
-            got=f"{run}, a run without weights yet",
-            expected="a run with a checkpoint",
-            fix=f"Train it first: glassformer train --run {shlex.quote(str(run))} --resume.",
-        )
-    return found[0]
+    for directory in run_places(run):
+        if directory.is_dir():
+            return directory
+    raise InputError(
+        got=f"{run}, a run without weights yet",
+        expected="a run with a checkpoint",
+        fix=f"Train it first: glassformer train --run {shlex.quote(str(run))} --resume.",
+    )
 
 
 def joined(
@@ -265,10 +272,16 @@ def joined(
     places: Mapping[str, str],
     clean: Callable[[str], str] = str,
 ) -> dict[str, FileTensor]:
-    """The tensors of several files by their cleaned names, checked against an index.
+    """Return the tensors of several files by their cleaned names, checked against an index.
 
     The index may name tensors that no file has: an output projection that is the embedding, for
-    example. Whether the model needs them is for :func:`check_tensors`.
+    example. :func:`check_tensors` decides whether the model needs them.
+
+    Args:
+        directory: Directory of the files, for messages.
+        pieces: Names of the files with their tensors.
+        places: The file of each tensor by the index; empty without an index.
+        clean: Function from a name in the files to the key of the result.
     """
     tensors: dict[str, FileTensor] = {}
     for file, stored in pieces:
@@ -283,10 +296,13 @@ def joined(
                     "Remove one of them.",
                 )
             tensors[name] = tensor
-    found = {tensor.name: tensor.file.name for tensor in tensors.values()}
-    if wrong := [
-        f"{cut(name)} in {file}" for name, file in places.items() if found.get(name, file) != file
-    ]:
+    actual_places = {tensor.name: tensor.file.name for tensor in tensors.values()}
+    wrong = [
+        f"{cut(name)} in {file}"
+        for name, file in places.items()
+        if actual_places.get(name, file) != file
+    ]
+    if wrong:
         fault = f"{directory / INDEX_FILE} with {_listed(wrong)}"
         raise CheckpointError(fault, "the file of each tensor", "Download all files again.")
     return tensors
@@ -304,7 +320,14 @@ def check_tensors(
 ) -> None:
     """Check the tensors of a directory or file against the expected ``shapes``.
 
-    Their numbers are of one of ``kinds``, but for tensors of bytes, which ``in_bytes`` names.
+    Args:
+        stored: Tensors of the files.
+        shapes: Shape of each tensor that there must be.
+        place: The directory or file, for messages.
+        kinds: Possible kinds of numbers.
+        in_bytes: Names of tensors of bytes.
+        described_by: Source of ``shapes``, for messages.
+        fix: Advice for messages.
     """
     missing = [f"missing {name}" for name in shapes if name not in stored]
     others = [tensor for name, tensor in stored.items() if name not in shapes]
@@ -314,20 +337,21 @@ def check_tensors(
         tensor = stored.get(name)
         if tensor is None:
             continue
-        known = ("U8",) if name in in_bytes else kinds
+        possible_kinds = ("U8",) if name in in_bytes else kinds
         if tensor.shape != shape:
             faults.append(
                 f"{cut(tensor.name)} of shape {tensor.shape} instead of {shape} in "
                 f"{tensor.file.name}"
             )
-        elif tensor.kind not in known:
+        elif tensor.kind not in possible_kinds:
             faults.append(
-                f"{cut(tensor.name)} of kind {tensor.kind} instead of {' or '.join(known)} in "
-                f"{tensor.file.name}"
+                f"{cut(tensor.name)} of kind {tensor.kind} instead of "
+                f"{' or '.join(possible_kinds)} in {tensor.file.name}"
             )
-    if missing or unknown or faults:
+    lists = [_listed(reasons) for reasons in (missing, unknown, faults) if reasons]
+    if lists:
         raise CheckpointError(
-            f"{place} with {', '.join(_listed(each) for each in (missing, unknown, faults) if each)}",
+            f"{place} with {', '.join(lists)}",
             f"exactly the tensors of {described_by}",
             fix,
         )
@@ -336,10 +360,16 @@ def check_tensors(
 def header_tensors(
     source: WeightFile, header: Mapping[str, Any], first: int, size: int
 ) -> list[FileTensor]:
-    """The tensors of a header, a JSON object, of a file of ``size`` bytes whose first number is at
-    ``first``.
+    """Return the tensors of a file by its header, which is checked as a whole.
 
-    Faults are a ``ValueError``.
+    Args:
+        source: The file.
+        header: Its header, a JSON object.
+        first: Position of its first number.
+        size: Its size in bytes.
+
+    Raises:
+        ValueError: A fault of the header.
     """
     spans: list[tuple[int, int, FileTensor]] = []
     for name, entry in header.items():
@@ -381,8 +411,8 @@ def require_finite(
 ) -> Tensor:
     """Return a tensor; raise :class:`CheckpointError` if some of its weights are infinite or NaN.
 
-    ``finite`` looks at packed weights. Other numbers are looked at in one pass, faster than they
-    are read.
+    ``finite`` checks packed weights. Other numbers are checked in one pass, faster than they are
+    read.
     """
     if tensor.is_meta or tensor.numel() == 0:
         return tensor
@@ -404,58 +434,48 @@ def require_finite(
 
 def read_tensors(
     stored: Mapping[str, FileTensor],
-    wanted: Mapping[str, tuple[str, list[int]]],
+    names: Mapping[str, tuple[str, list[int]]],
     dtype: torch.dtype,
     *,
     allow_nonfinite: bool = False,
 ) -> dict[str, Tensor]:
     """Read the tensors of ``stored`` by our names, in ``dtype`` and in memory of their own.
 
-    ``wanted`` is ``{our name: (name in stored, shape)}`` for all of them.
+    ``names`` is ``{our name: (name in stored, shape)}`` for all of them.
     """
     directories = {str(tensor.file.parent) for tensor in stored.values()}
-    check_tensors(stored, dict(wanted.values()), Path(*directories))
+    check_tensors(stored, dict(names.values()), Path(*directories))
     return {
-        ours: stored[name].read(allow_nonfinite=allow_nonfinite).to(dtype)
-        for ours, (name, _) in wanted.items()
+        our_name: stored[name].read(allow_nonfinite=allow_nonfinite).to(dtype)
+        for our_name, (name, _) in names.items()
     }
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in the file ``path``; that of a model's directory not beside an adapter."""
-    directory = path.parent
-    fix = "Pass the directory that holds it."
-    if path.name == CONFIG_FILE and (directory / ADAPTER_FILE).is_file():
+    """Return the JSON object in a file.
+
+    Raises:
+        CheckpointError: No such file, no JSON object, or a ``config.json`` beside an adapter.
+    """
+    is_config = path.name == CONFIG_FILE
+    if is_config and (path.parent / ADAPTER_FILE).is_file():
         merged = "Merge it with PEFT: merge_and_unload(), then save_pretrained()"
-        fix = f"{merged}. To read weights beside it alone, remove {ADAPTER_FILE}."
         raise CheckpointError(
-            f"{directory} with {ADAPTER_FILE}, an adapter to another model", "a whole model", fix
+            f"{path.parent} with {ADAPTER_FILE}, an adapter to another model",
+            "a whole model",
+            f"{merged}. To read weights beside it alone, remove {ADAPTER_FILE}.",
         )
     if not path.is_file():
-        if path.name == CONFIG_FILE:
-            files = sorted(
-                each for each in directory.glob("*.gguf") if not each.name.startswith("mmproj")
-            )
-            named: object
-            if files:
-                named = files[0]
-            else:
-                named = "on the hub owner/name:file.gguf"
-            copies = sorted(directory.glob(f"snapshots/*/{CONFIG_FILE}"))  # of the hub's cache
-            place: object
-            if copies:
-                place = copies[0].parent
-            else:
-                place = "the directory that holds it"
-            fix = f"Pass {place}, or a GGUF file itself: {named}."
+        fix = "Pass the directory that holds it."
+        if is_config:
+            fix = _where_models_are(path.parent)
         raise CheckpointError(f"no file {path}", "a JSON object", fix)
     try:
         content = json_value(read_text(path, _LONGEST_JSON, inside=True))
     except InputError as error:
+        fix = _DAMAGED
         if isinstance(error.__cause__, OSError | UnicodeError):
             fix = error.fix
-        else:
-            fix = _DAMAGED
         raise CheckpointError(
             f"{path}, which cannot be read ({error.got})", "a JSON object", fix
         ) from error
@@ -464,8 +484,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def _where_models_are(directory: Path) -> str:
+    """Return advice for a directory without ``config.json``, by the files in it."""
+    gguf_files = sorted(
+        file for file in directory.glob("*.gguf") if not file.name.startswith("mmproj")
+    )
+    copies = sorted(directory.glob(f"snapshots/*/{CONFIG_FILE}"))  # of the hub's cache
+    gguf_file = "on the hub owner/name:file.gguf"
+    if gguf_files:
+        gguf_file = str(gguf_files[0])
+    place = "the directory that holds it"
+    if copies:
+        place = str(copies[0].parent)
+    return f"Pass {place}, or a GGUF file itself: {gguf_file}."
+
+
 def cut(name: str) -> str:
-    """``name`` for a message, shortened if it is long."""
+    """Return a name for a message, shortened if it is long."""
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[:_LONGEST_NAME]}..."
@@ -476,10 +511,8 @@ def _places(index: Path) -> dict[str, str]:
     if not isinstance(pieces, dict) or not pieces:
         raise CheckpointError(f"{index} without a weight_map", "the file of each tensor", _DAMAGED)
     for tensor, file in pieces.items():
-        plain = (
-            isinstance(file, str) and file.endswith(".safetensors") and not set(file) & set("/\\\0")
-        )
-        if not plain:
+        is_plain_name = isinstance(file, str) and not set(file) & set("/\\\0")
+        if not is_plain_name or not file.endswith(".safetensors"):
             raise CheckpointError(
                 f"{index} with {cut(tensor)} in {cut(repr(file))}",
                 "the name of a safetensors file in the same directory",
@@ -488,7 +521,8 @@ def _places(index: Path) -> dict[str, str]:
     return pieces
 
 
-def _stored_in(file: Path) -> list[FileTensor]:
+def tensors_in(file: Path) -> list[FileTensor]:
+    """Return the tensors of one safetensors file, whose header is checked as a whole."""
     if not file.is_file():
         raise CheckpointError(
             f"no file {file}",
@@ -510,8 +544,10 @@ def _stored_in(file: Path) -> list[FileTensor]:
             if not isinstance(header, dict):
                 raise ValueError("no JSON object in the header")
             return header_tensors(WeightFile((file,), (_stamp(status),)), header, 8 + length, size)
+    except InputError as error:
+        raise _damaged(file, error.got) from error
     except (OSError, ValueError) as error:
-        raise _damaged(file, error.got if isinstance(error, InputError) else str(error)) from error
+        raise _damaged(file, str(error)) from error
 
 
 def read_into(out: Tensor, file: io.RawIOBase, start: int) -> None:
@@ -519,15 +555,17 @@ def read_into(out: Tensor, file: io.RawIOBase, start: int) -> None:
     rest = memoryview(out.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
     file.seek(start)
     while rest:
-        got = file.readinto(rest)
-        if not got:
+        count = file.readinto(rest)
+        if not count:
             raise OSError("the file ends here")
-        rest = rest[got:]
+        rest = rest[count:]
 
 
 def _listed(faults: list[str]) -> str:
-    more = len(faults) - _MOST_FAULTS
-    return ", ".join([*faults[:_MOST_FAULTS], *([f"and {more} more"] if more > 0 else [])])
+    shown = faults[:_MOST_FAULTS]
+    if len(faults) > _MOST_FAULTS:
+        shown.append(f"and {len(faults) - _MOST_FAULTS} more")
+    return ", ".join(shown)
 
 
 def _damaged(file: Path, reason: str) -> CheckpointError:

@@ -1,6 +1,4 @@
-"""Autoregressive generation with a decoder: of texts, and of one growing text such as a
-conversation.
-"""
+"""Autoregressive generation with a decoder: texts, or one growing text such as a conversation."""
 
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -39,15 +37,15 @@ def generate(
     rule: SamplingRule = GREEDY,
     stop_tokens: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Continue each prompt; returns the new tokens, without the prompt.
+    """Continue each prompt; return the new tokens, without the prompt.
 
     Args:
         model: The decoder; it is used in evaluation mode and left in the mode it was in.
         prompts: Token ids, at least one in each prompt.
-        max_new_tokens: At least 1; with the longest prompt at most ``max_seq_len`` positions are
-            read.
-        rule: How a token is chosen; greedy by default. This and the others are as for
-            :func:`stream`.
+        max_new_tokens: Greatest number of new tokens, at least 1. With the longest prompt, at most
+            ``max_seq_len`` positions are read.
+        rule: Rule by which a token is chosen; greedy by default.
+        stop_tokens: Tokens that end a text, as for :func:`stream`.
 
     Example:
         >>> from glassformer.models import DecoderConfig
@@ -74,31 +72,52 @@ def stream(
     stop_tokens: Sequence[int] = (),
     constant: bool = False,
 ) -> Iterator[list[int | None]]:
-    """As :func:`generate`, step by step: yields each text's newest token, or None once the text has
-    ended.
+    """Yield each text's newest token step by step, or None once the text has ended.
 
     A text ends after ``max_new_tokens`` tokens or with the first of ``stop_tokens``, which is its
-    last token then. Prompts of different lengths are padded on the left and masked, so each gets
-    what it would get alone, up to
-    rounding: in bfloat16 and with packed weights, logits alone and in a batch differ by some
-    hundredths, which decides where two tokens are nearer to one another. The same ``rule.seed``
-    gives the same texts to the same prompts; the random numbers of a step are drawn for all texts
-    at once, so that a text alone is another one than in a batch.
+    last token then.
+
+    Prompts of different lengths are padded on the left and masked. Each gets the tokens that it
+    would get alone, up to rounding: in bfloat16 and with packed weights, logits alone and in a
+    batch differ by some hundredths, which may decide between two tokens. The same ``rule.seed``
+    gives the same texts to the same prompts. Random numbers of a step are drawn for all texts at
+    once, so that a sampled text differs from the same text alone.
 
     Args:
-        model: As for :func:`generate`, as are ``prompts`` and ``max_new_tokens``.
-        rule: How a token is chosen; greedy by default.
+        model: The decoder; it is used in evaluation mode and left in the mode it was in.
+        prompts: Token ids, at least one in each prompt.
+        max_new_tokens: Greatest number of new tokens, as for :func:`generate`.
+        rule: Rule by which a token is chosen; greedy by default.
         stop_tokens: Tokens that end a text.
-        constant: The model is not changed between two steps. Otherwise each step on a processor
+        constant: The model is not changed between two steps. Otherwise, each step on a processor
             looks at it anew.
     """
     _require_decoder(model)
     require_positive(max_new_tokens=max_new_tokens)
     stop = frozenset(_whole_numbers(stop_tokens, "stop_tokens"))
     tokens, real = padded(model, prompts)
-    texts, length = tokens.shape
+    _check_positions(model, tokens, real, max_new_tokens)
+    batch, length = tokens.shape
+    cache = model.new_cache(batch, length + max_new_tokens - 1)
+    prompt = partial(read_prompt, model, cache, tokens, real)
+    step = _across_border(DecodingStep(model, cache, constant=constant), model, cache, tokens)
+    choose = Sampler(rule, tokens, real=real).choose
+    return decode(prompt, step, choose, max_new_tokens, stop)
+
+
+def _check_positions(
+    model: Decoder,
+    tokens: Int[Tensor, "batch position"],
+    real: Bool[Tensor, "batch position"] | None,
+    max_new_tokens: int,
+) -> None:
+    """Refuse texts with more positions than the model reads, or on both sides of LongRoPE's border.
+
+    Padding counts as positions, which decide the factors of LongRoPE.
+    """
+    length = tokens.shape[1]
     positions = length + max_new_tokens - 1
-    if not positions <= model.config.max_seq_len:
+    if positions > model.config.max_seq_len:
         raise InputError(
             got=f"a prompt of {length} tokens and max_new_tokens = {max_new_tokens}",
             expected=f"at most max_seq_len = {model.config.max_seq_len} positions in all",
@@ -108,22 +127,15 @@ def stream(
             ),
         )
     border = model.config.cache_border
-    if border and real is not None:  # padding counts as positions, which decide the factors
-        shortest = int(real.sum(1).min())
-        both = f"prompts of {shortest} and {length} tokens"
-        sides = f"all up to {border} positions, or all above"
-        if not (positions <= border or shortest > border):
-            raise InputError(
-                got=both,
-                expected=f"{sides} (LongRoPE)",
-                fix="Continue each by itself.",
-            )
-    cache = model.new_cache(texts, positions)
-    step = _across_border(DecodingStep(model, cache, constant=constant), model, cache, tokens)
-    choose = Sampler(rule, tokens, real=real).choose
-    return decode(
-        partial(read_prompt, model, cache, tokens, real), step, choose, max_new_tokens, stop
-    )
+    if not border or real is None:
+        return
+    shortest = int(real.sum(1).min())
+    if positions > border >= shortest:
+        raise InputError(
+            got=f"prompts of {shortest} and {length} tokens",
+            expected=f"all up to {border} positions, or all above (LongRoPE)",
+            fix="Continue each by itself.",
+        )
 
 
 def _require_decoder(model: Decoder) -> None:
@@ -131,7 +143,7 @@ def _require_decoder(model: Decoder) -> None:
         raise InputError(
             got=f"a model of type {type(model).__name__}",
             expected="a Decoder",
-            fix="Of what load gives, pass .model.",
+            fix="Pass .model of the result of load.",
         )
 
 
@@ -146,23 +158,28 @@ def decode(
     most: int,
     stop: Collection[int],
 ) -> Iterator[list[int | None]]:
-    """The newest token of each text, or None once it has ended: the loop of all generation.
+    """Yield the newest token of each text, or None once it has ended: the loop of all generation.
 
-    ``prompt`` reads the prompts and gives the logits after them, ``step`` reads the newest tokens.
+    Args:
+        prompt: Function that reads the prompts and returns the logits after them.
+        step: Function that reads the newest tokens and returns the logits after them.
+        choose: Function from logits to the next tokens.
+        most: Greatest number of tokens of a text.
+        stop: Tokens that end a text.
     """
-    begun = editors()
+    first_editors = editors()
     with torch.inference_mode():
         newest = choose(prompt())
     ended = [False] * len(newest)
     while True:
         chosen = newest.tolist()
-        yield [None if over else token for over, token in zip(ended, chosen, strict=True)]
-        ended = [over or token in stop for over, token in zip(ended, chosen, strict=True)]
+        yield [None if end else token for end, token in zip(ended, chosen, strict=True)]
+        ended = [end or token in stop for end, token in zip(ended, chosen, strict=True)]
         most -= 1
         if most == 0 or all(ended):
             return
         # Keys and values that were computed under other interventions do not go together.
-        if begun != editors():
+        if first_editors != editors():
             raise InputError(
                 got="a text that began under other interventions than it goes on",
                 expected="one intervention for the whole text",
@@ -175,35 +192,38 @@ def decode(
 def read_prompt(
     model: Decoder, cache: Cache, tokens: Tensor, real: Tensor | None = None
 ) -> Float[Tensor, "batch vocab"]:
-    """Read texts into the cache; the logits after them. Hooks and edits, which may name positions,
-    see whole texts.
+    """Read texts into the cache and return the logits after them.
+
+    Hooks and edits, which may name positions, see whole texts.
     """
     # Calling the model may give other logits than its methods do.
-    whole = isinstance(model, Decoder) and (
+    is_called = isinstance(model, Decoder) and (
         is_hooked(model) or type(model).forward is not Decoder.forward
     )
-    read: Callable[..., Tensor] = model if whole else partial(model.hidden, last=1)
-    last, length = (
-        torch.empty(0),
-        max(tokens.shape[1], 1),
-    )  # once for no tokens, which the model refuses
-    if is_watched(model):
-        most = length
-    else:
-        most = max(PREFILL, model.config.cache_border + 1)
+    read: Callable[..., Tensor] = model if is_called else partial(model.hidden, last=1)
+    length = max(tokens.shape[1], 1)  # the model itself refuses texts of no tokens
+    piece_length = length
+    if not is_watched(model):
+        piece_length = max(PREFILL, model.config.cache_border + 1)
+    last = torch.empty(0)
     with evaluating(model), torch.inference_mode():
-        for start in range(0, length, most):
-            piece = slice(start, start + most)
+        for start in range(0, length, piece_length):
+            piece = slice(start, start + piece_length)
             padding = None if real is None else real[:, piece]
             last = read(tokens[:, piece], cache=cache, key_padding=padding)
-        return (last if whole else model.logits(last))[:, -1]
+        if not is_called:
+            last = model.logits(last)
+        return last[:, -1]
 
 
 def _across_border(step: Step, model: Decoder, cache: Cache, tokens: Tensor) -> Step:
-    """``step`` after these tokens, which reads the whole text anew where it grows past the border
-    of LongRoPE.
+    """Return ``step``, or one that reads the whole text anew where it grows past LongRoPE's border.
+
+    ``tokens`` are the texts so far.
     """
     border = model.config.cache_border
+    if not border:
+        return step
 
     def across(new: Tensor) -> Tensor:
         nonlocal tokens
@@ -213,44 +233,22 @@ def _across_border(step: Step, model: Decoder, cache: Cache, tokens: Tensor) -> 
         cache.reset()
         return read_prompt(model, cache, tokens)
 
-    return across if border else step
+    return across
 
 
 def padded(
     model: Decoder, prompts: Prompts
 ) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"] | None]:
-    """All prompts in one tensor, padded on the left, and which of its tokens are real (None: all)."""
+    """Return all prompts in one tensor, padded on the left, and a mask of its real tokens.
+
+    The mask is None if all tokens are real.
+    """
     device = model.device
-    fix = "Pass [prompt] for one prompt, and encode text with its tokenizer."
     if isinstance(prompts, Tensor):
-        got = f"prompts of shape {tuple(prompts.shape)}, {prompts.dtype}"
-        whole = not (
-            prompts.is_floating_point() or prompts.is_complex() or prompts.dtype == torch.bool
-        )
-        if prompts.dim() != 2 or not whole:
-            raise InputError(
-                got=got,
-                expected="whole numbers [batch, position]",
-                fix=fix,
-            )
+        _check_prompt_tensor(prompts)
         return prompts.to(device), None
-    got = f"prompts of type {type(prompts).__name__}, not of lists of tokens"
-    listed = not isinstance(prompts, str) and hasattr(prompts, "__len__")
-    listed = listed and all(hasattr(prompt, "__len__") for prompt in prompts)
-    if not listed:
-        raise InputError(
-            got=got,
-            expected="a list of lists of token ids",
-            fix=fix,
-        )
+    _check_prompt_lists(prompts)
     lengths = [len(prompt) for prompt in prompts]
-    got = f"prompts of lengths {lengths}"
-    if not min(lengths, default=0) > 0:
-        raise InputError(
-            got=got,
-            expected="at least one prompt, and a token in each",
-            fix="Start an empty text with a start token.",
-        )
     longest = max(lengths)
     rows = [[0] * (longest - len(prompt)) + _whole_numbers(prompt) for prompt in prompts]
     tokens = torch.tensor(rows, dtype=torch.int64, device=device)
@@ -260,21 +258,51 @@ def padded(
     return tokens, torch.arange(longest, device=device) >= start
 
 
+_FIX_PROMPTS = "Pass [prompt] for one prompt, and encode text with its tokenizer."
+
+
+def _check_prompt_tensor(prompts: Tensor) -> None:
+    is_other = prompts.is_floating_point() or prompts.is_complex() or prompts.dtype == torch.bool
+    if prompts.dim() != 2 or is_other:
+        raise InputError(
+            got=f"prompts of shape {tuple(prompts.shape)}, {prompts.dtype}",
+            expected="whole numbers [batch, position]",
+            fix=_FIX_PROMPTS,
+        )
+
+
+def _check_prompt_lists(prompts: Sequence[Sequence[int]]) -> None:
+    are_lists = not isinstance(prompts, str) and hasattr(prompts, "__len__")
+    if not are_lists or not all(hasattr(prompt, "__len__") for prompt in prompts):
+        raise InputError(
+            got=f"prompts of type {type(prompts).__name__}, not of lists of tokens",
+            expected="a list of lists of token ids",
+            fix=_FIX_PROMPTS,
+        )
+    lengths = [len(prompt) for prompt in prompts]
+    if min(lengths, default=0) < 1:
+        raise InputError(
+            got=f"prompts of lengths {lengths}",
+            expected="at least one prompt, and a token in each",
+            fix="Start an empty text with a start token.",
+        )
+
+
 def _whole_numbers(tokens: Sequence[int], name: str = "prompts") -> list[int]:
+    """Return tokens as ints that fit into 64 bits."""
     try:
-        found: list[int] = torch.tensor(
-            [index(token) for token in tokens], dtype=torch.int64
-        ).tolist()
-        return found
+        numbers = torch.tensor([index(token) for token in tokens], dtype=torch.int64)
     except (TypeError, ValueError) as error:
-        got = f"{name} that hold no whole numbers"
-        fix = "Encode text with its tokenizer."
-        raise InputError(got, "token ids", fix) from error
+        raise InputError(
+            f"{name} that hold no whole numbers", "token ids", "Encode text with its tokenizer."
+        ) from error
+    listed: list[int] = numbers.tolist()
+    return listed
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """State at the end of a prompt: its logits, and what later positions write over."""
+    """State at the end of a prompt: its logits, and keys and values that replies write over."""
 
     tokens: tuple[int, ...]
     logits: Float[Tensor, "1 vocab"]
@@ -286,18 +314,20 @@ class Continuation:
 
     After a reply the text is taken back to the end of its prompt, so that the next prompt may hold
     the reply in another form, as in conversations whose reasoning is left out later. Keys and
-    values of full layers are still there then; those of windowed layers, which replies write over,
-    were set aside: ``2 * num_kv_heads * window * head_dim`` numbers a layer. Any other prompt is
-    read from its start, and so is one under interventions or hooks, which may name positions, or
-    under other weights than the last: not one after a change of a layer's settings, or of weights
-    through ``.data`` or NumPy, which torch does not count. Make a new continuation after these.
+    values of full layers are still there then. Replies write over those of windowed layers, so that
+    these were set aside: ``2 * num_kv_heads * window * head_dim`` numbers a layer.
+
+    A prompt is read from its start if it does not begin with the last one, under interventions or
+    hooks, which may name positions, and if weights have changed. Torch does not count changes of
+    weights through ``.data`` or NumPy, or of a layer's settings: make a new continuation after
+    these.
 
     The tokens are those of :func:`generate` for the whole prompt, up to rounding.
 
     Args:
-        model: Used in evaluation mode, and left in the mode it was in.
+        model: The decoder; it is used in evaluation mode and left in the mode it was in.
         max_seq_len: Positions in all, for which memory is taken at once; None: the model's.
-        rule: How tokens are chosen. One generator of random numbers serves all replies.
+        rule: Rule by which tokens are chosen. One random generator serves all replies.
     """
 
     def __init__(
@@ -315,14 +345,15 @@ class Continuation:
         self._generator = rule.generator(model.device)
         self._start = self._mark = _Mark((), torch.empty(1, 0), self._cache.snapshot())
         self._turn = 0
-        self._watched, self._weights = is_watched(model), self._versions()
-        """How the mark was read: with hooks or interventions, or under other weights, the text is
-        read again.
-        """
+        self._watched = is_watched(model)
+        """Hooks or interventions were in place when the mark was read."""
+        self._weights = self._versions()
+        """Weights with which the mark was read."""
 
     def unread(self, prompt: Sequence[int]) -> int:
-        """Number of tokens of ``prompt`` to read: those after the last prompt, if it starts with
-        that.
+        """Return the number of tokens of ``prompt`` to read.
+
+        If it starts with the last prompt, only the tokens after that are read.
         """
         return len(prompt) - len(self._mark_before(prompt).tokens)
 
@@ -333,18 +364,26 @@ class Continuation:
         *,
         stop_tokens: Sequence[int] = (),
     ) -> Iterator[int]:
-        """The tokens that follow ``prompt``, one by one; nothing is computed before the first is
-        asked for.
+        """Yield the tokens that follow ``prompt``, one by one.
 
-        It may be left at any moment, also by an exception, and the next call goes on as if it had
-        ended.
+        Nothing is computed before the first is asked for. A reply may be left at any moment, also
+        by an exception; the next call goes on as if it had ended.
 
         Args:
             prompt: At least one token and at most ``max_seq_len``.
-            max_new_tokens: At most so many; None: until the cache is full, which is after
-                ``max_seq_len - len(prompt) + 1``.
+            max_new_tokens: Greatest number of new tokens. None: until the cache is full, which is
+                after ``max_seq_len - len(prompt) + 1``.
             stop_tokens: Tokens that end the reply; the one that does is its last.
         """
+        self._check_prompt(prompt)
+        most = self.max_seq_len - len(prompt) + 1
+        if max_new_tokens is not None:
+            most = min(most, max_new_tokens)
+        require_positive(max_new_tokens=most)
+        stop = frozenset(_whole_numbers(stop_tokens, "stop_tokens"))
+        return self._reply(tuple(_whole_numbers(prompt)), most, stop)
+
+    def _check_prompt(self, prompt: Sequence[int]) -> None:
         if len(prompt) <= 0:
             raise InputError(
                 got="an empty prompt",
@@ -357,20 +396,13 @@ class Continuation:
                 expected=f"at most max_seq_len = {self.max_seq_len}",
                 fix="Shorten it, or make the continuation with a larger max_seq_len.",
             )
-        room = self.max_seq_len - len(prompt) + 1
-        if max_new_tokens is None:
-            most = room
-        else:
-            most = min(room, max_new_tokens)
-        require_positive(max_new_tokens=most)
-        stop = frozenset(_whole_numbers(stop_tokens, "stop_tokens"))
-        return self._reply(tuple(_whole_numbers(prompt)), most, stop)
 
     def _reply(self, prompt: tuple[int, ...], most: int, stop: frozenset[int]) -> Iterator[int]:
         self._turn = turn = self._turn + 1
         # The cache is overwritten: another mark is no longer valid.
         self._mark = mark = self._mark_before(prompt)
-        self._watched, self._weights = is_watched(self._model), self._versions()
+        self._watched = is_watched(self._model)
+        self._weights = self._versions()
         self._cache.restore(mark.snapshot)
         logits = mark.logits
         new = prompt[len(mark.tokens) :]
@@ -394,28 +426,32 @@ class Continuation:
                 )
 
     def _versions(self) -> list[tuple[Callable[[], Tensor | None], int]]:
-        """Each weight, which may be replaced and freed, and its version, which torch counts."""
+        """Return each weight, which may be replaced and freed, and its version, as torch counts."""
         weights = (*self._model.parameters(), *self._model.buffers())
         return [
-            (weakref.ref(each), 0 if each.is_inference() else each._version) for each in weights
+            (weakref.ref(weight), 0 if weight.is_inference() else weight._version)
+            for weight in weights
         ]
 
     def _mark_before(self, prompt: Sequence[int]) -> _Mark:
-        known = self._mark.tokens
-        before = self._weights
-        now = self._versions()
-        same = len(before) == len(now) and all(
-            one() is other() and version == newer
-            for (one, version), (other, newer) in zip(before, now, strict=True)
-        )
-        same = (
-            same
-            and not self._watched
-            and not is_watched(self._model)
-            and tuple(prompt[: len(known)]) == known
-        )
+        """Return the mark from which ``prompt`` is read on: that of the last prompt if it holds."""
+        mark = self._mark
+        length = len(mark.tokens)
+        if self._watched or is_watched(self._model) or not self._has_same_weights():
+            return self._start
+        if tuple(prompt[:length]) != mark.tokens:
+            return self._start
         # A reply that crossed the border was read anew.
-        same = same and not len(known) <= self._model.config.cache_border < max(
-            len(prompt), self._cache.length
+        if length <= self._model.config.cache_border < max(len(prompt), self._cache.length):
+            return self._start
+        return mark
+
+    def _has_same_weights(self) -> bool:
+        """Return whether the weights are those with which the mark was read."""
+        versions = self._versions()
+        return len(versions) == len(self._weights) and all(
+            last_weight() is weight() and last_version == version
+            for (last_weight, last_version), (weight, version) in zip(
+                self._weights, versions, strict=True
+            )
         )
-        return self._mark if same else self._start

@@ -19,7 +19,7 @@ def greedy_decode(
     end_id: int | None = None,
     source_real: Bool[Tensor, "batch source"] | None = None,
 ) -> Int64[Tensor, "batch token"]:
-    """The tokens that the model writes for each source, without the start token.
+    """Return the tokens that the model writes for each source, without the start token.
 
     The source is encoded once. Each step takes the most likely token, the lowest of equally likely
     ones. A text ends with ``end_id``, which is its last token, and holds ``pad_id`` from there on;
@@ -35,44 +35,13 @@ def greedy_decode(
         source_real: True where a source position is real; :meth:`EncoderDecoder.real_source` when
             None.
     """
-    hooked = isinstance(model, EncoderDecoder) and is_hooked(model)
-    fix = "Hook a part of it, such as model.output."
-    if hooked:
-        raise InputError(
-            got="a model with hooks of its own",
-            expected="none, as its steps are calls of decode()",
-            fix=fix,
-        )
-    require_positive(max_new_tokens=max_new_tokens)
-    longest = model.config.max_target_len
-    vocab_size = model.config.target_vocab
-    got = f"max_new_tokens = {max_new_tokens}"
-    fix = "Ask for fewer, or make the model with a larger max_target_len."
-    if not max_new_tokens <= longest:
-        raise InputError(
-            got=got,
-            expected=f"at most max_target_len = {longest}",
-            fix=fix,
-        )
-    for name, token in (("start_id", start_id), ("end_id", end_id)):
-        known = (token is None and name == "end_id") or (
-            type(token) is int and 0 <= token < vocab_size
-        )
-        if not known:
-            raise InputError(
-                got=f"{name} = {token!r}",
-                expected=f"a token of the target vocabulary, in [0, {vocab_size})",
-                fix="Use the tokens that the model was trained with.",
-            )
-    with (
-        evaluating(model),
-        torch.no_grad(),
-    ):  # unlike inference mode, no_grad returns tokens usable in training
+    _check_request(model, max_new_tokens, start_id, end_id)
+    # Unlike inference mode, no_grad returns tokens that are usable in training.
+    with evaluating(model), torch.no_grad():
         memory = model.encode(source, source_real)
-        if source_real is None:
+        real = source_real
+        if real is None:
             real = model.real_source(source)
-        else:
-            real = source_real
         cache = model.new_cache(memory, max_new_tokens)
         tokens = torch.full((len(source), 1), start_id, dtype=torch.int64, device=source.device)
         ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
@@ -89,3 +58,33 @@ def greedy_decode(
                 if ended.all():
                     break
     return tokens[:, 1:]
+
+
+def _check_request(
+    model: EncoderDecoder, max_new_tokens: int, start_id: int, end_id: int | None
+) -> None:
+    """Refuse a request that :func:`greedy_decode` cannot serve."""
+    if isinstance(model, EncoderDecoder) and is_hooked(model):
+        raise InputError(
+            got="a model with hooks of its own",
+            expected="none, as its steps are calls of decode()",
+            fix="Hook a part of it, such as model.output.",
+        )
+    require_positive(max_new_tokens=max_new_tokens)
+    longest = model.config.max_target_len
+    if max_new_tokens > longest:
+        raise InputError(
+            got=f"max_new_tokens = {max_new_tokens}",
+            expected=f"at most max_target_len = {longest}",
+            fix="Ask for fewer, or make the model with a larger max_target_len.",
+        )
+    vocab_size = model.config.target_vocab
+    for name, token in (("start_id", start_id), ("end_id", end_id)):
+        if token is None and name == "end_id":
+            continue
+        if type(token) is not int or not 0 <= token < vocab_size:
+            raise InputError(
+                got=f"{name} = {token!r}",
+                expected=f"a token of the target vocabulary, in [0, {vocab_size})",
+                fix="Use the tokens that the model was trained with.",
+            )

@@ -1,6 +1,4 @@
-"""Language models as people have them: a decoder with its tokenizer, chat template and sampling
-rule.
-"""
+"""Language models: a decoder with its tokenizer, chat template and sampling rule."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +33,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A decoder with what turns texts into its tokens and back.
+    """A decoder with the tokenizer and chat template that turn texts into its tokens and back.
 
     ``model`` is an ordinary :class:`~glassformer.models.Decoder` in evaluation mode: sweeps and
     lenses take it. Capture and interventions take this object too, which reads texts and generates
@@ -51,27 +49,29 @@ class LanguageModel:
     chat_template: ChatTemplate | None
     stop_tokens: tuple[int, ...]
     size: int
-    """Bytes of its files of weights."""
+    """Size of its files of weights, in bytes."""
     packing: str = ""
-    """The kind in which most weights are stored, such as ``"Q4_1"``; empty for a directory."""
+    """Format of most weights, such as ``"Q4_1"``; empty for a directory."""
     rule: SamplingRule = DEFAULT_RULE
-    """The sampling rule that the model brings: ``lm.generate(text, rule=lm.rule)``."""
+    """Sampling rule of the model: ``lm.generate(text, rule=lm.rule)``."""
 
     @torch.no_grad()
     def __call__(
         self, text: str | list[str] | Int[Tensor, "batch position"] | Mapping[str, Tensor]
     ) -> Float[Tensor, "batch position vocab"]:
-        """The logits after each token of a text, of several texts, or of what :meth:`tokens` gives,
-        without gradients.
+        """Return the logits after each token, without gradients.
 
-        Logits of several texts of different lengths are those of a batch that is padded on the
-        left: ``[:, -1]`` is after the last token of each.
+        ``text`` is a text, several texts, or a result of :meth:`tokens`. Texts of different lengths
+        are a batch that is padded on the left: ``[:, -1]`` is after the last token of each.
         """
-        if isinstance(text, Tensor | Mapping):
-            given = text
+        tokens = text
+        if not isinstance(text, Tensor | Mapping):
+            tokens = self.tokens(text)
+        logits: Tensor
+        if isinstance(tokens, Mapping):
+            logits = self.model(**tokens)
         else:
-            given = self.tokens(text)
-        logits: Tensor = self.model(**given) if isinstance(given, Mapping) else self.model(given)
+            logits = self.model(tokens)
         return logits
 
     @overload
@@ -79,20 +79,20 @@ class LanguageModel:
     @overload
     def tokens(self, text: list[str], *, special: bool = False) -> dict[str, Tensor]: ...
     def tokens(self, text: str | list[str], *, special: bool = False) -> Tensor | dict[str, Tensor]:
-        """The tokens of ``text`` on the model's device, after the token that the model expects
-        before every text.
+        """Return the tokens of ``text``, on the model's device.
+
+        They follow the token that the model expects before every text.
 
         Args:
             text: A text, or a list of texts.
-            special: The names of special tokens in ``text`` stand for these tokens.
+            special: Read names of special tokens in ``text`` as these tokens.
 
         Returns:
-            Tokens ``[1, position]`` of a text. Of a list ``{"tokens": tokens, "key_padding":
-            real}``, both
-            ``[text, position]``, padded on the left: ``key_padding`` is True where a token is real,
-            as ``attention_mask`` of transformers, the opposite of ``key_padding_mask`` of PyTorch.
-            Pass it as ``lm(batch)``, as ``lm.model(**batch)``, and to sweeps and lenses in the
-            place of tokens.
+            For a text, tokens ``[1, position]``. For a list, ``{"tokens": tokens, "key_padding":
+            real}``, both ``[text, position]``, padded on the left. ``key_padding`` is True where a
+            token is real, as ``attention_mask`` of transformers, the opposite of
+            ``key_padding_mask`` of PyTorch. Pass the result as ``lm(batch)``, as
+            ``lm.model(**batch)``, and to sweeps and lenses in the place of tokens.
 
         Example:
             >>> batch = lm.tokens(["a", "longer text"])  # doctest: +SKIP
@@ -100,28 +100,26 @@ class LanguageModel:
         """
         if not isinstance(text, str):
             _require_texts(text)
-            rows = [self.tokens(each, special=special)[0].tolist() for each in text]
-            numbers, real = padded(self.model, rows)
-            return {
-                "tokens": numbers,
-                "key_padding": torch.ones_like(numbers).bool() if real is None else real,
-            }
+            rows = [self.tokens(row, special=special)[0].tolist() for row in text]
+            tokens, real = padded(self.model, rows)
+            if real is None:
+                real = torch.ones_like(tokens).bool()
+            return {"tokens": tokens, "key_padding": real}
         encoder = self.tokenizer
         if special:
-            found = encoder.encode_prompt(text)
+            numbers = encoder.encode_prompt(text)
         else:
-            found = [*encoder.begin, *encoder.encode(text)]
-        if len(found) <= 0:
+            numbers = [*encoder.begin, *encoder.encode(text)]
+        if not numbers:
             raise InputError(
                 got="an empty text",
                 expected="at least one character",
                 fix="Begin the text.",
             )
-        return torch.tensor([found], device=self.model.device)
+        return torch.tensor([numbers], device=self.model.device)
 
     def token(self, text: str) -> int:
-        """Return the id of the one token that ``text`` is within a text: without the token that
-        begins every text.
+        """Return the id of the one token of ``text``, without the token that begins every text.
 
         Example:
             >>> john = lm.token(" John")  # doctest: +SKIP
@@ -135,7 +133,10 @@ class LanguageModel:
             raise InputError(
                 got=f"{text!r:.80} for one token, which has {len(numbers)}: {pieces:.200}",
                 expected="a text of one token",
-                fix='Begin a word with a space, as in " John", or choose one of its tokens from tokens().',
+                fix=(
+                    'Begin a word with a space, as in " John", or choose one of its tokens from '
+                    "tokens()."
+                ),
             )
         return numbers[0]
 
@@ -146,78 +147,44 @@ class LanguageModel:
     def strings(
         self, tokens: Tensor | Iterable[int] | Mapping[str, Tensor]
     ) -> list[str] | list[list[str]]:
-        """What each token shows of the text; see :meth:`ReleasedTokenizer.strings`.
+        """Return the part of the text of each token; see :meth:`ReleasedTokenizer.strings`.
 
-        Of several texts, as :meth:`tokens` gives them for a list, a list for each, without padding.
+        For the result of :meth:`tokens` for several texts, return a list for each, without padding.
         """
         if isinstance(tokens, Mapping):
             return [self.tokenizer.strings(row) for row in _rows(tokens)]
         return self.tokenizer.strings(_one_row(tokens))
 
     def labels(self, tokens: Tensor | Iterable[int]) -> list[str]:
-        """What each token is called in a figure: parts of one character as "🎉 1/3" and so on."""
+        """Return the label of each token in a figure, as "🎉 1/3" for a part of a character."""
         return self.tokenizer.labels(_one_row(tokens))
 
     def text(self, tokens: Tensor | Iterable[int]) -> str:
-        """The text of ``tokens``."""
+        """Return the text of ``tokens``."""
         return self.tokenizer.decode(_one_row(tokens))
 
     def prompt(self, text: str | Messages) -> list[int]:
-        """The tokens that a reply continues: of a text, or of a conversation by the model's chat
-        template.
+        """Return the tokens that a reply continues.
+
+        They are the tokens of a text, or of a conversation by the model's chat template.
         """
         if isinstance(text, str):
             return self.tokens(text)[0].tolist()
-        fits = (
-            isinstance(text, Sequence)
-            and len(text) > 0
-            and all(isinstance(each, Mapping) for each in text)
-        )
-        fix = "Call it for each text, or pass a list of texts to generate()."
-        if not fits:
+        if not _is_conversation(text):
             raise InputError(
                 got=f"{text!r:.80}",
                 expected="a text, or messages",
-                fix=fix,
+                fix="Call it for each text, or pass a list of texts to generate().",
             )
         if self.chat_template is not None:
             return self.chat_template.tokens(text, self.tokenizer)
-        has_harmony = "<|channel|>" in self.tokenizer.specials
-        if not has_harmony:
+        if "<|channel|>" not in self.tokenizer.specials:
             raise InputError(
                 got=f"messages for {self.name}, which has no chat template",
                 expected="a text",
                 fix="Pass a string.",
             )
-        roles = [each.get("role") for each in text]
-        first = int(roles[:1] in (["system"], ["developer"]))  # gpt-oss's system message is another
-        expected = "user and assistant, at most after one of system or developer"
-        known = all(role in ("user", "assistant") for role in roles[first:])
-        if not known:
-            raise InputError(
-                got=f"messages of {roles}",
-                expected=expected,
-                fix="Rename or join them.",
-            )
-        plain = all(
-            each.keys() <= {"role", "content"} and isinstance(each.get("content"), str)
-            for each in text
-        )
-        fix = "Leave other parts out, or render the messages with glassformer.data.harmony."
-        if not plain:
-            raise InputError(
-                got="messages with other parts than a role and a text",
-                expected="a role and a text in content",
-                fix=fix,
-            )
-        messages = Setting(instructions=text[0]["content"] if first else "").messages()
-        for each in text[first:]:
-            messages.append(
-                Message(
-                    each["role"], each["content"], FINAL if each["role"] == "assistant" else None
-                )
-            )
-        return render(messages, self.tokenizer)
+        return render(_harmony_messages(text), self.tokenizer)
 
     def stream(
         self,
@@ -233,41 +200,44 @@ class LanguageModel:
         seed: int | None = None,
         stop: Tensor | Iterable[int] = (),
     ) -> Iterator[Any]:
-        """The continuation of a text, or the reply to messages, piece by piece: each character when
-        it is complete.
+        """Yield the continuation of a text, or the reply to messages, piece by piece.
 
-        Of a list of these, a list with the new piece of each after each step, which may be empty. A
-        greedy continuation is that of the text alone, but for rounding: in bfloat16 and with packed
-        weights it may differ where two tokens are nearly equally likely.
+        A character is yielded when it is complete. For a list of texts, each step yields a list
+        with the new piece of each, which may be empty. A greedy continuation is that of the text
+        alone, but for rounding: in bfloat16 and with packed weights it may differ where two tokens
+        are nearly equally likely.
 
         Args:
             text: A text, or messages such as ``[{"role": "user", "content": "Hello"}]``; or a list
                 of several.
-            max_new_tokens: At most so many tokens.
-            rule: How a token is chosen, the most likely one by default; ``lm.rule`` is what the
-                model brings.
-            temperature: As of :class:`~glassformer.generation.SamplingRule`, instead of the rule's;
-                so are ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty`` and ``seed``. One of
-                the first four replaces all four.
+            max_new_tokens: Greatest number of new tokens.
+            rule: Rule by which a token is chosen, the most likely one by default. ``lm.rule`` is
+                the rule of the model.
+            temperature: Field of :class:`~glassformer.generation.SamplingRule` that replaces the
+                rule's, as do ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty`` and ``seed``.
+                One of the first four replaces all four.
             stop: Tokens that end the text, besides the model's.
         """
-        texts: Any = text if _are_several(text) else [text]
+        several = _are_several(text)
+        texts: Any = text if several else [text]
         ends = {*self.stop_tokens, *_listed(stop)}
-        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        rule = overridden(rule, given | {"repetition_penalty": repetition_penalty, "seed": seed})
-        prompts = [self.prompt(each) for each in texts]
+        options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        options |= {"repetition_penalty": repetition_penalty, "seed": seed}
+        rule = overridden(rule, options)
+        prompts = [self.prompt(prompt) for prompt in texts]
         steps = stream(self.model, prompts, max_new_tokens, rule=rule, stop_tokens=tuple(ends))
-        prefixes = [b"" if isinstance(each, str) else self.tokenizer.prefix for each in texts]
+        prefixes = [b"" if isinstance(prompt, str) else self.tokenizer.prefix for prompt in texts]
         pieces = self._pieces(steps, ends, prefixes)
-        if texts is text:
+        if several:
             return pieces
         return filter(None, (piece for (piece,) in pieces))
 
     def _pieces(
         self, steps: Iterator[list[int | None]], ends: set[int], prefixes: Sequence[bytes]
     ) -> Iterator[list[str]]:
-        """What each step adds to each text; the last item is what remains of bytes that complete no
-        character.
+        """Yield the characters that each step adds to each text.
+
+        The last item is the rest: bytes that complete no character.
         """
         newest: list[int | None] = [None] * len(prefixes)
 
@@ -296,8 +266,7 @@ class LanguageModel:
         max_new_tokens: int = 200,
         **options: Any,
     ) -> str | list[str]:
-        """What :meth:`stream` gives, as a whole: a string, or a list with a string for each of
-        several texts.
+        """Return the pieces of :meth:`stream` as a whole: a string, or a list of them for a list.
 
         Arguments and errors are those of :meth:`stream`.
         """
@@ -309,23 +278,24 @@ class LanguageModel:
     def save(
         self, directory: str | Path, *, layout: str | None = None, replace: bool = False
     ) -> None:
-        """Write the model with its tokenizer, chat template, stop tokens and sampling rule, for
-        :func:`load`.
+        """Write a directory for :func:`load`: weights, tokenizer, chat template, stop tokens, rule.
 
         transformers, vLLM and other programs read the directory too, and ``glassformer convert``
         makes a GGUF file of it. Packed weights are written expanded. A model whose tokens are
         numbers is loaded with ``tokenizer="numbers"``.
 
         Args:
-            directory: Where to: complete or, whatever happens, as it was before.
-            layout: As for :func:`~glassformer.checkpoints.decoders.save_decoder`, as is
-                ``replace``.
+            directory: Directory to write. It is complete in the end or, whatever happens, as it
+                was.
+            layout: Layout of :func:`~glassformer.checkpoints.decoders.save_decoder`.
+            replace: Replace the directory of another decoder as a whole.
 
         Example:
             >>> lm = glassformer.load("smollm2", hold="dense")  # doctest: +SKIP
             >>> train_on_own_texts(lm.model)  # doctest: +SKIP
             >>> lm.save("tuned")  # doctest: +SKIP
-            >>> glassformer.load("tuned").generate([{"role": "user", "content": "Hello"}])  # doctest: +SKIP
+            >>> tuned = glassformer.load("tuned")  # doctest: +SKIP
+            >>> tuned.generate([{"role": "user", "content": "Hello"}])  # doctest: +SKIP
         """
 
         def beside(draft: Path) -> None:
@@ -348,21 +318,51 @@ class LanguageModel:
 
 
 def _are_several(text: Any) -> bool:
-    """Whether ``text`` is a list of texts or of conversations, not a text or a conversation."""
-    if isinstance(text, str) or not isinstance(text, list | tuple):
+    """Return whether ``text`` is a list of texts or conversations, not a text or a conversation."""
+    if not isinstance(text, list | tuple) or _is_conversation(text):
         return False
-    if len(text) > 0 and all(isinstance(each, Mapping) for each in text):
-        return False
-    conversations = len(text) > 0 and all(isinstance(each, list | tuple) for each in text)
-    if not conversations:
+    are_conversations = len(text) > 0 and all(isinstance(item, list | tuple) for item in text)
+    if not are_conversations:
         _require_texts(text)
     return True
 
 
+def _is_conversation(text: Any) -> bool:
+    """Return whether ``text`` is a sequence of messages."""
+    if not isinstance(text, Sequence) or len(text) == 0:
+        return False
+    return all(isinstance(message, Mapping) for message in text)
+
+
+def _harmony_messages(messages: Messages) -> list[Message]:
+    """Return a conversation for gpt-oss, whose own system message comes first."""
+    roles = [message.get("role") for message in messages]
+    has_instructions = roles[:1] in (["system"], ["developer"])
+    turns = messages[1:] if has_instructions else messages
+    if not all(turn.get("role") in ("user", "assistant") for turn in turns):
+        raise InputError(
+            got=f"messages of {roles}",
+            expected="user and assistant, at most after one of system or developer",
+            fix="Rename or join them.",
+        )
+    for message in messages:
+        if not message.keys() <= {"role", "content"} or not isinstance(message.get("content"), str):
+            raise InputError(
+                got="messages with other parts than a role and a text",
+                expected="a role and a text in content",
+                fix="Leave other parts out, or render the messages with glassformer.data.harmony.",
+            )
+    instructions = messages[0]["content"] if has_instructions else ""
+    rendered = Setting(instructions=instructions).messages()
+    for turn in turns:
+        channel = FINAL if turn["role"] == "assistant" else None
+        rendered.append(Message(turn["role"], turn["content"], channel))
+    return rendered
+
+
 def _require_texts(texts: Any) -> None:
-    fits = isinstance(texts, list | tuple) and len(texts) > 0
-    fits = fits and all(isinstance(each, str) for each in texts)
-    if not fits:
+    is_list = isinstance(texts, list | tuple) and len(texts) > 0
+    if not is_list or not all(isinstance(text, str) for text in texts):
         raise InputError(
             got=f"{texts!r:.80}",
             expected=(
@@ -402,22 +402,26 @@ def load(
     """Open a language model.
 
     Args:
-        source: A GGUF file, of a model in several any of them; a directory of Hugging Face or of
-            glassformer; a run of ``glassformer train``, of which the best weights are taken; a name
-            on the Hugging Face hub, ``"owner/name"``, ``"owner/name:file.gguf"`` or, for its file
-            in a format, ``"owner/name:Q4_K_M"``; or a short name of
-            :data:`~glassformer.checkpoints.store.KNOWN`: "smollm2", "gemma-3-270m", "gpt-oss-20b".
+        source: One of these.
+
+            - A GGUF file, or any file of a model in several.
+            - A directory of Hugging Face or of glassformer.
+            - A run of ``glassformer train``: its best weights are taken.
+            - A name on the Hugging Face hub: ``"owner/name"``, ``"owner/name:file.gguf"`` or, for
+              the file in a format, ``"owner/name:Q4_K_M"``.
+            - A short name of :data:`~glassformer.checkpoints.store.KNOWN`: "smollm2",
+              "gemma-3-270m", "gpt-oss-20b".
         device: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one.
         hold: ``"blocks"`` keeps a GGUF file's packed weights as they are, ``"dense"`` expands them,
             to be trained.
-        dtype: Of expanded weights; None: of a directory as they are stored, of a GGUF file bfloat16
-            if all matrices are stored so, or else float32.
-        tokenizer: A tokenizer's file, or a GGUF file, a directory, a model on the hub or of a short
-            name with one, whose chat template is used too if the model has none; ``"bytes"`` or
-            ``"numbers"`` for a model whose tokens these are; None: the model's own.
+        dtype: Dtype of expanded weights. None: as they are stored in a directory; for a GGUF file
+            bfloat16 if all matrices are stored so, or else float32.
+        tokenizer: A tokenizer's file; or a GGUF file, a directory, a model on the hub or a short
+            name, whose chat template is used too if the model has none; ``"bytes"`` or
+            ``"numbers"`` if these are the model's tokens; None: the model's own.
         pack: Kind in which a directory's linear layers are packed; see
             :func:`~glassformer.checkpoints.store.build`.
-        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
+        allow_nonfinite: Allow weights that are infinite or NaN, which is an error otherwise.
 
     Raises:
         CheckpointError: Files that are damaged, or an architecture that is not known.
@@ -442,36 +446,35 @@ def load(
 
 
 def _one_row(tokens: Tensor | Iterable[int]) -> list[int]:
-    """The tokens of one text."""
-    if isinstance(tokens, Mapping) or (
-        isinstance(tokens, Tensor) and tokens.dim() > 1 and len(tokens) > 1
-    ):
-        if isinstance(tokens, Tensor):
-            shape = f"of shape {list(tokens.shape)}"
-        else:
-            shape = "by name"
+    """Return the tokens of one text; refuse those of several."""
+    form = None
+    if isinstance(tokens, Mapping):
+        form = "by name"
+    elif isinstance(tokens, Tensor) and tokens.dim() > 1 and len(tokens) > 1:
+        form = f"of shape {list(tokens.shape)}"
+    if form is not None:
         raise InputError(
-            got=f"tokens {shape}",
+            got=f"tokens {form}",
             expected="those of one text",
             fix=(
-                "Pass tokens[0] for the first text. strings() takes the whole of what tokens() "
-                "gives for a list."
+                "Pass tokens[0] for the first text. strings() takes the whole result of tokens() "
+                "for a list."
             ),
         )
     return _listed(tokens)
 
 
 def _rows(batch: Mapping[str, Tensor]) -> list[list[int]]:
-    """The tokens of each text of a batch, without padding."""
+    """Return the tokens of each text of a batch, without padding."""
     tokens = batch.get("tokens")
     real = batch.get("key_padding")
     if tokens is None or real is None:
         raise InputError(
             got=f"tokens with the names {', '.join(batch)}",
             expected="tokens and key_padding",
-            fix="Pass what tokens() gives for a list of texts.",
+            fix="Pass the result of tokens() for a list of texts.",
         )
-    return [row[kept].tolist() for row, kept in zip(tokens, real, strict=True)]
+    return [row[mask].tolist() for row, mask in zip(tokens, real, strict=True)]
 
 
 def _listed(tokens: Tensor | Iterable[int]) -> list[int]:

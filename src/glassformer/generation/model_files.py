@@ -1,4 +1,4 @@
-"""What belongs to a language model besides its weights, as files in Hugging Face's form."""
+"""Files of a language model besides its weights, in Hugging Face's form."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,17 +23,16 @@ def write_model_files(
 ) -> None:
     """Write a model's tokenizer, chat template, ends and sampling rule into its directory.
 
-    A tokenizer of numbers has no file: who loads the model names it.
+    A tokenizer of numbers has no file: users name it when they load the model.
 
     Args:
-        directory: Of the model's weights.
-        tokenizer: Of the model.
-        template: Its chat template; None: it has none.
+        directory: Directory of the model's weights.
+        tokenizer: Tokenizer of the model.
+        template: Chat template of the model, if it has one.
         stop_tokens: Tokens that end a text or a turn.
         bos: Name of the token that begins a text; None: the template's, or the tokenizer's.
-        eos: Name of the token that ends one; None: the template's.
-        rule: Keys of ``generation_config.json`` for its sampling rule; None: it has none of its
-            own.
+        eos: Name of the token that ends a text; None: the template's.
+        rule: Keys of ``generation_config.json`` for the model's sampling rule, if it has one.
     """
     write_text(
         directory / GENERATION_CONFIG,
@@ -47,14 +46,15 @@ def write_model_files(
         bos = tokenizer.token_bytes(tokenizer.begin[0]).decode(errors="replace")
     if eos is None and template is not None:
         eos = template.eos
-    # Of another class transformers takes the vocabulary only, and splits texts as the class does.
-    settings = {
+    # With another class, transformers takes the vocabulary only and splits texts as the class does.
+    settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_bos_token": bool(tokenizer.begin),
     }
-    settings |= {
-        f"{kind}_token": name for kind, name in (("bos", bos), ("eos", eos)) if name is not None
-    }
+    if bos is not None:
+        settings["bos_token"] = bos
+    if eos is not None:
+        settings["eos_token"] = eos
     write_text(directory / TOKENIZER_FILE, tokenizer.json())
     write_text(directory / "tokenizer_config.json", json.dumps(settings, indent=2))
     if template is not None:

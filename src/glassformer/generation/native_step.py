@@ -1,5 +1,6 @@
-"""A decoding step: the logits after the newest token of each text, natively where all parts of the
-model are known.
+"""A decoding step: the logits after the newest token of each text, computed natively if possible.
+
+The native form computes models all of whose parts it knows.
 """
 
 from __future__ import annotations
@@ -52,21 +53,26 @@ from glassformer.modes import evaluating
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _KINDS = (
-    *(
-        nn.Embedding,
-        Linear,
-        nn.Linear,
-        nn.Identity,
-        RMSNorm,
-        nn.LayerNorm,
-        Block,
-        GroupedQueryAttention,
-    ),
-    *(NoFeedForward, SwiGLU, MLP, MixtureOfExperts, PackedMixture, Router, Score, SoftCap),
+    nn.Embedding,
+    Linear,
+    nn.Linear,
+    nn.Identity,
+    RMSNorm,
+    nn.LayerNorm,
+    Block,
+    GroupedQueryAttention,
+    NoFeedForward,
+    SwiGLU,
+    MLP,
+    MixtureOfExperts,
+    PackedMixture,
+    Router,
+    Score,
+    SoftCap,
     *PACKED,
 )
 _LINEAR = (Linear, nn.Linear, PackedLinear)
-# What the native form stands for, unless other methods are in their place.
+# Methods that the native form replaces, unless others are in their place.
 _METHODS = [
     (kind, name, getattr(kind, name))
     for kind, name in (
@@ -83,12 +89,11 @@ _PRODUCTS_PER_THREAD = 2**17
 class DecodingStep:
     """Reads one more token of each text in a cache: ``model(tokens, cache=cache)[:, -1]``.
 
-    In evaluation mode, without gradients. On the CPU one native call computes the whole step, if
-    nothing could tell the
-    difference: the model is a :class:`Decoder` whose parts are all as it built them, in float32 or
-    bfloat16, without hooks, interventions or captures. This is looked at again in each step, and so
-    is where weights and cache lie in memory; settings of parts, such as ``top_k``, once. Anything
-    else takes the ordinary forward pass.
+    It runs in evaluation mode, without gradients. On the CPU, one native call computes the whole
+    step if nothing could tell the difference: the model is a :class:`Decoder` whose parts are all
+    as it built them, in float32 or bfloat16, without hooks, interventions or captures. Each step
+    checks this again, and the places of weights and cache in memory. Settings of parts, such as
+    ``top_k``, are read once. Anything else takes the ordinary forward pass.
 
     The native form computes activations in float32, whatever the dtype of the weights is. Logits of
     float32 models are those of the ordinary pass to 1e-5 of their size; their packed experts take
@@ -110,7 +115,7 @@ class DecodingStep:
         self._library: native.Library | None = None
 
     def __call__(self, tokens: Int[Tensor, "batch 1"]) -> Float[Tensor, "batch vocab"]:
-        """Logits after these tokens, of the model's dtype or wider."""
+        """Return the logits after these tokens, of the model's dtype or wider."""
         with torch.inference_mode():
             logits = self._natively(tokens)
             if logits is None:
@@ -145,14 +150,13 @@ class DecodingStep:
         if before is not None and model.positions is not None:  # which count real tokens
             return None
         padding = cache.begin(batch, 1, None)
-        threads = max(
-            1, min(torch.get_num_threads(), self._plan.size * batch // _PRODUCTS_PER_THREAD)
-        )
+        useful_threads = self._plan.size * batch // _PRODUCTS_PER_THREAD
+        threads = max(1, min(torch.get_num_threads(), useful_threads))
         weights = self._plan.weights
-        given = tokens[:, 0].to(torch.int64).contiguous()
+        newest = tokens[:, 0].to(torch.int64).contiguous()
         logits = None
         try:
-            logits = decode_step(self._library, weights, given, start, padding, threads)
+            logits = decode_step(self._library, weights, newest, start, padding, threads)
         finally:
             if logits is None:
                 cache.padding = before
@@ -165,7 +169,7 @@ class DecodingStep:
 
 
 def _nothing_watches(tokens: Tensor) -> bool:
-    """Whether no setting, context or hook outside the model asks for the ordinary forward pass."""
+    """Return whether no setting, context or hook outside the model needs the ordinary pass."""
     return not (
         use_definition()
         or tokens.device.type != "cpu"
@@ -184,11 +188,9 @@ class _Unknown(Exception):
 
 
 class _Plan:
-    """A decoder and its cache as the native step reads them, and what tells whether they are still
-    the same.
+    """A decoder and its cache as the native step reads them, with a fingerprint of both.
 
-    Addresses stay valid as long as the plan does, since it keeps the memory of the tensors it has
-    found.
+    Addresses stay valid as long as the plan, which keeps the memory of all its tensors.
     """
 
     def __init__(self, model: Decoder, cache: Cache) -> None:
@@ -204,56 +206,55 @@ class _Plan:
         self._batch = len(cache.layers[0].keys)
         self.size = 0
         _require(self.dtype in _DTYPES)
-        # An attribute that moves into an empty table is one attribute less.
-        tables = [
-            table
-            for each in self._modules
-            for table in (each._parameters, each._buffers, each._modules)
-            if table
-        ]
-        # A rotary embedding's tensor is an ordinary attribute.
-        self._tables = [
-            *tables,
-            *(vars(each) for each in self._modules if type(each) is RotaryEmbedding),
-        ]
+        self._tables: list[dict[str, Any]] = []
+        for module in self._modules:
+            # An attribute that moves into an empty table is one attribute less.
+            tables = (module._parameters, module._buffers, module._modules)
+            self._tables += [table for table in tables if table]
+            if type(module) is RotaryEmbedding:  # its tensor is an ordinary attribute
+                self._tables.append(vars(module))
         self._routers = [module for module in self._modules if isinstance(module, Router)]
         self._tensors: list[Tensor] = []
         self._memory: list[Tensor] = []
         self._handles = -1
-        """``RemovableHandle.next_id`` when the modules had no hooks: it grows with every hook of
-        any module.
+        """``RemovableHandle.next_id`` when the modules had no hooks.
+
+        It grows with every hook of any module.
         """
         self.weights = self._decoder(model)
-        self._parts = self._state()
+        self._fingerprint = self._state()
 
     @classmethod
     def of(cls, model: Decoder, cache: Cache) -> _Plan | None:
-        """The plan; None if the model has a part that the native step does not know, or a hook."""
+        """Return the plan; None if the model has a part that is not known, or a hook."""
         try:
             plan = cls(model, cache)
-        except (_Unknown, InputError):  # the second of addresses
+        except (_Unknown, InputError):  # addresses raise the second
             return None
         return plan if plan.is_current() else None
 
     def is_current(self) -> bool:
-        """Whether modules, weights and cache are those that the plan was made of, without hooks and
-        collectors.
+        """Return whether the plan still holds: the same modules, weights and cache, unwatched.
+
+        There may be no hooks and no collectors of routing.
         """
-        if self._state() != self._parts or any(router.collectors for router in self._routers):
+        if self._state() != self._fingerprint or any(router.collectors for router in self._routers):
             return False
-        before = self._handles
+        last_handles = self._handles
         self._handles = RemovableHandle.next_id
-        return before == self._handles or not any(
-            each._forward_hooks or each._forward_pre_hooks for each in self._modules
+        return last_handles == self._handles or not any(
+            module._forward_hooks or module._forward_pre_hooks for module in self._modules
         )
 
     def _state(self) -> tuple[list[Any], ...]:
-        """What changes with any part that is replaced: in each step, so without a line of Python
-        for each.
+        """Return a fingerprint of modules, weights and cache.
+
+        It is computed in every step, so that it may not run a line of Python for each module.
         """
+        layers = self._cache.layers
         return (
             [*map(id, chain.from_iterable(map(dict.values, self._tables)))],
-            [id(tensor) for layer in self._cache.layers for tensor in (layer.keys, layer.values)],
+            [(id(layer.keys), id(layer.values)) for layer in layers],
             [*map(type, self._modules)],
             [*map(len, map(vars, self._modules))],  # a method of its own is one attribute more
             native.addresses(self._tensors),
@@ -263,14 +264,16 @@ class _Plan:
         config = model.config
         width = model.config.hidden_dim
         _require(not isinstance(config.rope_scaling, LongRope))
-        if model.positions is None:
-            positions = None
-        else:
+        positions = Matrix()
+        if model.positions is not None:
             positions = self._embedding(model, "positions", config.max_seq_len)
         layers = (Layer * len(_part(model, "layers", nn.ModuleList)))()
         rotations = self._rotations(model)
         output, bias = self._linear(model, "output", config.vocab_size, width)
         _require(bias is None)
+        logit_cap = 0.0
+        if model.logit_cap is not None:
+            logit_cap = _part(model, "logit_cap", SoftCap).cap
         for index, (layer, cache) in enumerate(zip(layers, self._cache.layers, strict=True)):
             block = _part(model.layers, str(index), Block)
             _require(block.norm_place != "sum" and block.cross_attention is None)
@@ -283,7 +286,7 @@ class _Plan:
             self._feed_forward(layer, block, width)
         return Weights(
             embedding=self._embedding(model, "embedding", config.vocab_size),
-            positions=positions or Matrix(),
+            positions=positions,
             embedding_norm=self._norm(model, "embedding_norm", width),
             final_norm=self._norm(model, "final_norm", width),
             output=output,
@@ -297,7 +300,7 @@ class _Plan:
             head_dim=config.head_dim,
             interleaved=model.rotary.layout == "interleaved",
             embedding_scale=float(torch.tensor(config.embedding_scale, dtype=self.dtype)),
-            logit_cap=0.0 if model.logit_cap is None else _part(model, "logit_cap", SoftCap).cap,
+            logit_cap=logit_cap,
         )
 
     def _embedding(self, model: Decoder, name: str, rows: int) -> Matrix:
@@ -310,11 +313,10 @@ class _Plan:
         return self._weights(table, "weight", table.num_embeddings, width)
 
     def _rotations(self, model: Decoder) -> Any:
-        """The rotation of all layers and that of windowed ones; none with learned positions."""
-        if model.local_rotary is None:
-            names = ["rotary"]
-        else:
-            names = ["rotary", "local_rotary"]
+        """Return the rotation of all layers, and that of windowed layers if it is another."""
+        names = ["rotary"]
+        if model.local_rotary is not None:
+            names.append("local_rotary")
         rotations = (Rotation * len(names))()
         for rotation, name in zip(rotations, names, strict=True):
             rotary = _part(model, name, RotaryEmbedding)
@@ -331,7 +333,7 @@ class _Plan:
         return rotations
 
     def _norm(self, owner: nn.Module, name: str, width: int) -> Norm:
-        """A norm over ``width`` numbers; without a weight where there is none."""
+        """Return a norm over ``width`` numbers; one without a weight if the module has none."""
         if getattr(owner, name) is None:
             return Norm()
         norm = _part(owner, name, nn.Identity, RMSNorm, nn.LayerNorm)
@@ -365,21 +367,17 @@ class _Plan:
             and attention.pattern.causal
             and attention.pattern.key_padding is None
         )
-        _require(
-            cache.window == window
-            if cache.window is not None
-            else window is None or window >= cache.max_seq_len
-        )
+        if cache.window is not None:
+            _require(cache.window == window)
+        else:
+            _require(window is None or window >= cache.max_seq_len)
         for name in ("attention_norm", "attention_post_norm"):
             setattr(layer, name, self._norm(block, name, width))
         if (norm := attention.query_norm) is not None:
             layer.norm_of_all_heads = norm.normalized_shape[0] != head_dim
         for name, count in (("query_norm", heads), ("key_norm", kv_heads)):
-            if layer.norm_of_all_heads:
-                over = count * head_dim
-            else:
-                over = head_dim
-            setattr(layer, name, self._norm(attention, name, over))
+            norm_width = count * head_dim if layer.norm_of_all_heads else head_dim
+            setattr(layer, name, self._norm(attention, name, norm_width))
         for name, rows in (("query", heads), ("key", kv_heads), ("value", kv_heads)):
             self._set_linear(layer, name, attention, name, rows * head_dim, width)
         self._set_linear(layer, "output", attention, "output", width, heads * head_dim)
@@ -423,8 +421,11 @@ class _Plan:
             layer.num_experts = 1
             layer.top_k = 1
             layer.ff_dim = ffn.up.out_features
-            for to, name in (("gate", "gate"), ("up", "up")) if layer.gated else (("gate", "up"),):
-                self._set_linear(layer, to, ffn, name, layer.ff_dim, width)
+            if layer.gated:
+                self._set_linear(layer, "gate", ffn, "gate", layer.ff_dim, width)
+                self._set_linear(layer, "up", ffn, "up", layer.ff_dim, width)
+            else:
+                self._set_linear(layer, "gate", ffn, "up", layer.ff_dim, width)
             self._set_linear(layer, "down", ffn, "down", width, layer.ff_dim)
             return
         router = _part(ffn, "router", Router)
@@ -433,7 +434,7 @@ class _Plan:
         layer.top_k = router.top_k
         layer.num_experts = experts
         self._set_linear(layer, "router", router, "score", experts, width, Score)
-        # Of equal scores, as of rows of zeros, torch's topk takes others.
+        # Torch's topk takes other experts among equal scores, such as those of rows of zeros.
         _require(len(router.score.weight[:, :32].sum(1, dtype=torch.float64).unique()) == experts)
         if isinstance(ffn, PackedMixture):
             self._packed_mixture(layer, ffn, experts, width)
@@ -443,25 +444,22 @@ class _Plan:
             ("up", (ffn.ff_dim, width)),
             ("down", (width, ffn.ff_dim)),
         ):
+            bias = self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0])
             setattr(layer, name, self._weights(ffn, name, experts, *shape))
-            setattr(
-                layer, f"{name}_bias", self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0])
-            )
+            setattr(layer, f"{name}_bias", bias)
             self.size += shape[0] * shape[1] * layer.top_k
 
     def _packed_mixture(self, layer: Layer, ffn: PackedMixture, experts: int, width: int) -> None:
-        """Rows of gate and up are in turns, in one matrix."""
-        _require(
-            self.dtype == torch.bfloat16
-        )  # tokens in fixed point are not exact enough for float32
-        for name, to, shape in (
+        """Set a packed mixture, whose rows of gate and up are in turns, in one matrix."""
+        # Tokens in fixed point are not exact enough for float32.
+        _require(self.dtype == torch.bfloat16)
+        for name, target, shape in (
             ("gate_up", "gate", (2 * ffn.ff_dim, width)),
             ("down", "down", (width, ffn.ff_dim)),
         ):
-            setattr(layer, to, self._apart(ffn, name, experts, *shape))
-            setattr(
-                layer, f"{to}_bias", self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0])
-            )
+            bias = self._vector(getattr(ffn, f"{name}_bias"), experts, shape[0])
+            setattr(layer, target, self._apart(ffn, name, experts, *shape))
+            setattr(layer, f"{target}_bias", bias)
             self.size += shape[0] * shape[1] * layer.top_k
 
     def _address(self, tensor: Tensor, dtype: torch.dtype, *shape: int) -> int:
@@ -476,7 +474,7 @@ class _Plan:
         return self._address(weight, self.dtype, *shape)
 
     def _weights(self, owner: Any, name: str, *shape: int) -> Matrix:
-        """The weights of this name, as numbers or as their owner holds them packed."""
+        """Return the weights of this name, as numbers or packed."""
         if isinstance(owner, PACKED):
             return self._packed(owner.packed_weights()[name], *shape)
         address = self._address(getattr(owner, name), self.dtype, *shape)
@@ -499,29 +497,29 @@ class _Plan:
     def _linear(
         self, owner: nn.Module, name: str, rows: int, width: int, *kinds: type
     ) -> tuple[Matrix, int | None]:
-        """The weights of a linear layer and the address of its bias."""
+        """Return the weights of a linear layer and the address of its bias."""
         linear = _part(owner, name, *(kinds or _LINEAR))
         self.size += rows * width
         bias = self._vector(linear.bias, rows)
         return self._weights(linear, "weight", rows, width), bias
 
-    def _set_linear(self, layer: Layer, to: str, *linear: Any) -> None:
+    def _set_linear(self, layer: Layer, target: str, *linear: Any) -> None:
         matrix, bias = self._linear(*linear)
-        setattr(layer, to, matrix)
-        setattr(layer, f"{to}_bias", bias)
+        setattr(layer, target, matrix)
+        setattr(layer, f"{target}_bias", bias)
 
 
 def _part(owner: nn.Module, name: str, *kinds: type) -> Any:
-    """The module of this name, of exactly one of these types."""
+    """Return the module of this name, which must be of exactly one of these types."""
     part = owner._modules.get(name)
     _require(type(part) in kinds)
     return part
 
 
 def _is_unchanged(module: nn.Module) -> bool:
-    """Whether a module has no methods of its own and is not compiled."""
-    own = (callable(getattr(type(module), name, None)) for name in vars(module))
-    return module._compiled_call_impl is None and not any(own)
+    """Return whether a module is not compiled and hides no method of its class."""
+    hides_method = any(callable(getattr(type(module), name, None)) for name in vars(module))
+    return module._compiled_call_impl is None and not hides_method
 
 
 def _require(condition: bool) -> None:

@@ -1,6 +1,4 @@
-"""From a model's logits to the next token: repetition penalty, temperature, top-k, top-p, min-p,
-the seeded draw.
-"""
+"""Sampling rules: penalty, temperature, top-k, top-p and min-p, and the seeded draw of a token."""
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
@@ -17,13 +15,15 @@ _ROUNDING = 1e-11
 
 @config
 class SamplingRule:
-    """How the next token is chosen: repetition penalty, then temperature, top-k, top-p and min-p.
+    """A rule that chooses the next token: repetition penalty, temperature, top-k, top-p and min-p.
 
-        logits of seen tokens: logit / repetition_penalty if it is positive, logit *
-        repetition_penalty otherwise p = softmax(logits / temperature)
-        p = 0 outside the top_k most likely tokens, rescaled to sum 1
-        p = 0 outside the smallest set of most likely tokens with Σ p >= top_p (at least one token),
-        rescaled to sum 1 p = 0 where p < min_p * max(p), rescaled to sum 1
+    The steps follow one another; each that sets probabilities to 0 rescales the others to sum 1::
+
+        logit of a seen token: logit / repetition_penalty if positive, else * repetition_penalty
+        p = softmax(logits / temperature)
+        p = 0 outside the top_k most likely tokens
+        p = 0 outside the smallest set of most likely tokens with Σ p >= top_p (at least one)
+        p = 0 where p < min_p * max(p)
 
     Equally likely tokens rank by their id, the lowest first, as in argmax; probabilities never
     depend on chance. Sums are computed in float64, and a set that misses top_p by less than 1e-11
@@ -59,7 +59,7 @@ class SamplingRule:
 
     @property
     def greedy(self) -> bool:
-        """Whether the rule always takes the most likely token, after the repetition penalty."""
+        """True if the most likely token is always chosen, after the repetition penalty."""
         return self.temperature == 0 or self.top_p == 0 or self.top_k == 1
 
     def distribution(
@@ -67,19 +67,16 @@ class SamplingRule:
         logits: Float[Tensor, "*batch vocab"],
         seen: Bool[Tensor, "*batch vocab"] | None = None,
     ) -> Float[Tensor, "*batch vocab"]:
-        """Probability of every token, in float64 for float64 logits, else float32.
+        """Return the probability of every token, in float64 for float64 logits, else float32.
 
         A logit of -inf forbids a token, if another of its row is left.
 
         Args:
             logits: The model's output for the last position.
-            seen: Which tokens each text holds already. Needed for a ``repetition_penalty`` other
-                than 1.
+            seen: True for the tokens that each text holds already. Needed for a
+                ``repetition_penalty`` other than 1.
         """
-        if logits.dtype == torch.float64:
-            dtype = torch.float64
-        else:
-            dtype = torch.float32
+        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         logits = self._penalised(logits, seen)
         best, best_token = _best(logits)
         if self.greedy:
@@ -94,22 +91,24 @@ class SamplingRule:
         generator: torch.Generator | None = None,
         seen: Bool[Tensor, "*batch vocab"] | None = None,
     ) -> Int64[Tensor, "*batch"]:
-        """Choose one token for every row of ``logits``; a greedy rule takes the argmax and draws
-        nothing.
+        """Choose one token for every row of ``logits``.
 
-        The same state of ``generator``, by default torch's global one, gives the same tokens: every
-        row takes one uniform number, in order. ``seen`` is that of :meth:`distribution`.
+        A greedy rule takes the argmax and draws nothing. The same state of ``generator``, by
+        default torch's global one, gives the same tokens: every row takes one uniform number, in
+        order. ``seen`` is that of :meth:`distribution`.
         """
         if self.greedy:
             return _best(self._penalised(logits, seen))[1]
         if generator is not None and generator.device.type != logits.device.type:
-            got = f"a generator on {generator.device} with logits on {logits.device}"
-            fix = "Make it with generator()."
-            raise InputError(got, "both on one device", fix)
+            raise InputError(
+                f"a generator on {generator.device} with logits on {logits.device}",
+                "both on one device",
+                "Make it with generator().",
+            )
         return _draw(self.distribution(logits, seen), generator)
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
-        """A random generator on ``device``, seeded with ``seed``, or by the system if that is None."""
+        """Return a random generator on ``device``, seeded with ``seed`` or else by the system."""
         generator = torch.Generator(device)
         if self.seed is None:
             generator.seed()
@@ -120,13 +119,15 @@ class SamplingRule:
     def _penalised(
         self, logits: Float[Tensor, "*batch vocab"], seen: Bool[Tensor, "*batch vocab"] | None
     ) -> Float[Tensor, "*batch vocab"]:
-        """The logits after the repetition penalty; in float64 where there is one."""
+        """Return the logits after the repetition penalty; in float64 where there is one."""
         if self.repetition_penalty == 1:
             return logits
         if seen is None:
-            got = f"repetition_penalty = {self.repetition_penalty} without seen"
-            fix = "Pass seen, or use a Sampler."
-            raise InputError(got, "the tokens that each text holds already", fix)
+            raise InputError(
+                f"repetition_penalty = {self.repetition_penalty} without seen",
+                "the tokens that each text holds already",
+                "Pass seen, or use a Sampler.",
+            )
         wide = logits.double()
         penalised = torch.where(
             wide > 0, wide / self.repetition_penalty, wide * self.repetition_penalty
@@ -147,9 +148,8 @@ class SamplingRule:
             beyond[..., 0] = False
             probabilities = probabilities.masked_fill(beyond, 0)
         # The ratio to the most likely token is the same before and after rescaling.
-        probabilities = probabilities.masked_fill(
-            probabilities < self.min_p * probabilities[..., :1], 0
-        )
+        unlikely = probabilities < self.min_p * probabilities[..., :1]
+        probabilities = probabilities.masked_fill(unlikely, 0)
         probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
         return torch.zeros_like(logits, dtype=torch.float64).scatter_(-1, tokens, probabilities)
 
@@ -158,10 +158,10 @@ class Sampler:
     """Chooses the tokens of growing texts by a rule, and remembers which tokens each text holds.
 
     Args:
-        rule: How a token is chosen.
+        rule: Rule by which a token is chosen.
         tokens: The texts so far.
-        real: Which of ``tokens`` are not padding; None: all.
-        generator: Of random numbers; None: one that starts from the rule's seed.
+        real: True for ``tokens`` that are not padding; None: all.
+        generator: Random generator; None: one that starts from the rule's seed.
     """
 
     def __init__(
@@ -179,26 +179,24 @@ class Sampler:
         self._seen: Tensor | None = None
 
     def choose(self, logits: Float[Tensor, "batch vocab"]) -> Int64[Tensor, " batch"]:
-        """The next token of each text, which then belongs to the text."""
+        """Return the next token of each text, which then belongs to the text."""
         if self.rule.repetition_penalty == 1:
             return self.rule.choose(logits, self._generator)
-        if (
-            self._seen is None
-        ):  # the model has read the texts by now, so that their tokens are known to be valid
+        if self._seen is None:
+            # The model has read the texts by now, so that their tokens are known to be valid.
             self._seen = self._held(logits.shape[-1])
         chosen = self.rule.choose(logits, self._generator, self._seen)
         self._seen.scatter_(1, chosen[:, None], True)
         return chosen
 
     def _held(self, vocab_size: int) -> Bool[Tensor, "batch vocab"]:
-        """Which tokens of the vocabulary each text holds."""
+        """Return a mask of the tokens that each text holds."""
         counts = torch.zeros(
             len(self._tokens), vocab_size, dtype=torch.int32, device=self._tokens.device
         )
-        if self._real is None:
+        real = self._real
+        if real is None:
             real = torch.ones_like(self._tokens)
-        else:
-            real = self._real
         return counts.scatter_add_(1, self._tokens.long(), real.to(torch.int32)) > 0
 
 
@@ -218,19 +216,25 @@ def _draw(
 def _best(
     logits: Float[Tensor, "*batch vocab"],
 ) -> tuple[Float[Tensor, "*batch"], Int64[Tensor, "*batch"]]:
-    """The highest logit of each row and the lowest token that has it."""
+    """Return the highest logit of each row and the lowest token that has it."""
     if logits.ndim == 0 or logits.shape[-1] == 0 or not logits.is_floating_point():
-        got = f"logits of shape {tuple(logits.shape)} and dtype {logits.dtype}"
         raise InputError(
-            got, "floats [..., vocab] with at least one token", "Pass the model's output."
+            f"logits of shape {tuple(logits.shape)} and dtype {logits.dtype}",
+            "floats [..., vocab] with at least one token",
+            "Pass the model's output.",
         )
     best, token = logits.max(dim=-1)
     # NaN wins every comparison in max, so one look at the maxima finds NaN, +inf and rows of -inf
     # alike.
     if torch.isfinite(best).all():
         return best, token
+    raise _not_finite(logits, best)
+
+
+def _not_finite(logits: Tensor, best: Tensor) -> InputError:
+    """Return the error for logits with a row without a finite maximum."""
     if best.isnan().any():
-        raise InputError(
+        return InputError(
             got=f"NaN in {int(logits.isnan().sum())} of {logits.numel()} logits",
             expected="numbers, or -inf for a forbidden token",
             fix=(
@@ -239,12 +243,12 @@ def _best(
             ),
         )
     if best.isposinf().any():
-        raise InputError(
+        return InputError(
             got=f"+inf in {int(logits.isposinf().sum())} of {logits.numel()} logits",
             expected="finite numbers, or -inf for a forbidden token",
             fix="Forbid the other tokens with -inf to force one.",
         )
-    raise InputError(
+    return InputError(
         f"{int(best.isneginf().sum())} rows in which every logit is -inf",
         "at least one token that is not forbidden",
         "Leave one logit of each row finite.",
@@ -254,5 +258,8 @@ def _best(
 def _softmax(
     logits: Float[Tensor, "*batch vocab"], best: Float[Tensor, "*batch"], temperature: float
 ) -> Float[Tensor, "*batch vocab"]:
-    """Softmax in float64; subtracting the maximum first keeps a tiny temperature from overflowing."""
+    """Return the softmax in float64.
+
+    Subtracting the maximum first keeps a tiny temperature from overflowing.
+    """
     return ((logits.double() - best.double()[..., None]) / temperature).softmax(dim=-1)

@@ -1,4 +1,4 @@
-"""Families of decoders: one row of a table each, in the file of the family that it resembles most."""
+"""Families of decoders: each is one row of a table, in the file of the family it resembles most."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,26 +21,40 @@ from glassformer.checkpoints.families.llama import (
 from glassformer.checkpoints.families.table import Family
 
 FAMILIES = (
-    *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, PHI3, GEMMA2, GEMMA3),
-    *(OLMO2, OLMO3, GPT2, GPT_NEO, GPT_NEOX, NANOCHAT, GPT_OSS, OPENAI),
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    MIXTRAL,
+    SMOLLM3,
+    PHI3,
+    GEMMA2,
+    GEMMA3,
+    OLMO2,
+    OLMO3,
+    GPT2,
+    GPT_NEO,
+    GPT_NEOX,
+    NANOCHAT,
+    GPT_OSS,
+    OPENAI,
 )
-"""All rows; of those that can hold a decoder the first is taken to write it."""
+"""Rows of the table. A decoder is written as the first family that can hold it."""
 
 
 def family_of(model_type: object) -> Family | None:
-    """The family of this ``model_type``; None for another."""
-    return next(
-        (
-            each
-            for each in FAMILIES
-            if model_type and model_type in (each.model_type, each.multimodal)
-        ),
-        None,
-    )
+    """Return the family of this ``model_type``; None if it is unknown."""
+    if not model_type:
+        return None
+    for family in FAMILIES:
+        if model_type in (family.model_type, family.multimodal):
+            return family
+    return None
 
 
 def family_in(config: Mapping[str, Any]) -> Family | None:
-    """The family of the content of a ``config.json``; None for another."""
+    """Return the family of the content of a ``config.json``; None if it is unknown."""
     if "model_type" in config:
         return family_of(config["model_type"])
     if {"num_experts", "experts_per_token", "num_hidden_layers"} <= config.keys():
@@ -49,8 +63,11 @@ def family_in(config: Mapping[str, Any]) -> Family | None:
 
 
 def family_of_gguf(metadata: Mapping[str, Any]) -> Family | None:
-    """The family of a GGUF file with this ``general.architecture``; None for another."""
-    name = metadata.get("general.architecture")
-    return next(
-        (family for family in FAMILIES if isinstance(name, str) and family.gguf == name), None
-    )
+    """Return the family of a GGUF file by ``general.architecture``; None if it is unknown."""
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        return None
+    for family in FAMILIES:
+        if family.gguf == architecture:
+            return family
+    return None

@@ -1,32 +1,35 @@
-"""The fields of a ``config.json``, read strictly: each is known, has a possible value, and
-contradicts no other.
-"""
+"""Fields of a ``config.json``, read strictly: each is known and has a possible value."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from glassformer.errors import InputError
 
-_FIX = "Download the file again, or take a model whose configuration transformers reads in the same way."
+_FIX = (
+    "Download the file again, or take a model whose configuration transformers reads in the same "
+    "way."
+)
 
 _INERT = """
-architectures attn_implementation author auto_map bad_words_ids badwordsids bos_token_id cache_implementation
-classifier_dropout created_date custom_pipelines decoder_start_token_id do_sample dtype early_stopping embd_pdrop
-embed_dropout eos_token_id finetuning_task gradient_checkpointing hidden_dropout id2label initializer_range is_decoder
-is_llama_config label2id language length_penalty license max_length max_sequence_length min_length model_type n_ctx
-no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states
-output_past output_router_logits pad_token_id predict_special_tokens prefix pretraining_tp problem_type
-repetition_penalty resid_dropout resid_pdrop return_dict router_aux_loss_coef router_jitter_noise sep_token_id
-summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj task_specific_params
-temperature tokenizer_class top_k top_p torch_dtype transformers.js_config transformers_version typical_p unk_token_id
-unsloth_fixed unsloth_version use_cache
+architectures attn_implementation author auto_map bad_words_ids badwordsids bos_token_id
+cache_implementation classifier_dropout created_date custom_pipelines decoder_start_token_id
+do_sample dtype early_stopping embd_pdrop embed_dropout eos_token_id finetuning_task
+gradient_checkpointing hidden_dropout id2label initializer_range is_decoder is_llama_config label2id
+language length_penalty license max_length max_sequence_length min_length model_type n_ctx
+no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions
+output_hidden_states output_past output_router_logits pad_token_id predict_special_tokens prefix
+pretraining_tp problem_type repetition_penalty resid_dropout resid_pdrop return_dict
+router_aux_loss_coef router_jitter_noise sep_token_id summary_activation summary_first_dropout
+summary_proj_to_labels summary_type summary_use_proj task_specific_params temperature
+tokenizer_class top_k top_p torch_dtype transformers.js_config transformers_version typical_p
+unk_token_id unsloth_fixed unsloth_version use_cache
 """
-"""Fields that change no logits of a decoder in evaluation mode; those that begin with an underscore
-change none.
+"""Fields that change no logits of a decoder in evaluation mode. Nor do fields that begin with an
+underscore.
 """
 _PACKED = ("quantization_config", "quantization", "compression_config")
 """Fields that say how weights are packed, such as GPTQ's."""
@@ -34,7 +37,7 @@ _OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", [], {})
 
 
 class Fields:
-    """The content of a ``config.json``, or of an object in it, that remembers what was asked for.
+    """The content of a ``config.json`` or of an object in it; it remembers which fields were read.
 
     Every method that returns a field raises :class:`InputError` with its name for a value that it
     does not accept.
@@ -49,8 +52,7 @@ class Fields:
         for alias, name in (aliases or {}).items():
             if alias in self.content:
                 value = self.content.pop(alias)
-                same = self.content.setdefault(name, value) == value
-                if not same:
+                if self.content.setdefault(name, value) != value:
                     raise InputError(
                         got=f"{alias} = {value!r} and {name} = {self.content[name]!r}",
                         expected="the same in both",
@@ -58,15 +60,14 @@ class Fields:
                     )
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A field as it is, ``default`` where it is absent."""
+        """Return a field as it is, or ``default`` if it is absent."""
         self._known.add(name)
         return self.content.get(name, default)
 
     def whole(self, name: str, default: int | None = None) -> int:
-        """A whole number from 0 to 2**40, small enough for arithmetic on shapes."""
+        """Return a whole number from 0 to 2**40, small enough for arithmetic on shapes."""
         value = self.get(name, default)
-        possible = type(value) is int and 0 <= value < 2**40
-        if not possible:
+        if type(value) is not int or not 0 <= value < 2**40:
             raise InputError(
                 got=self._got(name, value),
                 expected="a whole number below 2**40",
@@ -75,10 +76,9 @@ class Fields:
         return int(value)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A finite number."""
+        """Return a finite number."""
         value = self.get(name, default)
-        finite = type(value) in (int, float) and abs(value) < 1e30
-        if not finite:
+        if not _is_finite(value):
             raise InputError(
                 got=self._got(name, value),
                 expected="a finite number",
@@ -87,7 +87,7 @@ class Fields:
         return float(value)
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """True or false."""
+        """Return true or false."""
         value = self.get(name, default)
         if type(value) is not bool:
             raise InputError(
@@ -100,8 +100,8 @@ class Fields:
     def only(self, name: str, accepted: Any) -> None:
         """Refuse another value than this one; the field may be absent or null."""
         value = self.get(name, accepted)
-        same = value is None or (type(value) is type(accepted) and value == accepted)
-        if not same:
+        is_accepted = type(value) is type(accepted) and value == accepted
+        if value is not None and not is_accepted:
             raise InputError(
                 got=self._got(name, value),
                 expected=f"{accepted!r}",
@@ -109,7 +109,7 @@ class Fields:
             )
 
     def part(self, name: str) -> Fields | None:
-        """An object in it; None where it is absent, null or empty."""
+        """Return an object in it; None if it is absent, null or empty."""
         value = self.get(name)
         if value is not None and not isinstance(value, dict):
             raise InputError(
@@ -117,20 +117,20 @@ class Fields:
                 expected="an object",
                 fix=_FIX,
             )
-        return Fields(value, f"{name}.") if value else None
+        if not value:
+            return None
+        return Fields(value, f"{name}.")
 
     def numbers(self, name: str, length: int) -> tuple[float, ...]:
-        """A list of positive finite numbers."""
+        """Return a list of positive finite numbers."""
         value = self.get(name)
-        possible = isinstance(value, list) and len(value) == length
-        if not possible:
+        if not isinstance(value, list) or len(value) != length:
             raise InputError(
                 got=self._got(name, value),
                 expected=f"a list of {length} numbers",
                 fix=_FIX,
             )
-        positive = all(type(each) in (int, float) and 0 < each < 1e30 for each in value)
-        if not positive:
+        if not all(_is_finite(number) and number > 0 for number in value):
             raise InputError(
                 got=self._got(name, value),
                 expected="finite numbers above 0",
@@ -139,17 +139,13 @@ class Fields:
         return tuple(map(float, value))
 
     def names(self, name: str, length: int, accepted: Iterable[Any]) -> list[Any] | None:
-        """A list of this length of accepted values; None where it is absent or null."""
+        """Return a list of this length of accepted values; None if it is absent or null."""
         value = self.get(name)
         accepted = list(accepted)
         if value is None:
             return None
-        possible = (
-            isinstance(value, list)
-            and len(value) == length
-            and all(each in accepted for each in value)
-        )
-        if not possible:
+        is_list = isinstance(value, list) and len(value) == length
+        if not is_list or not all(item in accepted for item in value):
             raise InputError(
                 got=self._got(name, value),
                 expected=f"{length} of {accepted}",
@@ -158,48 +154,38 @@ class Fields:
         return list(value)
 
     def turns(self, name: str, length: int, accepted: Iterable[str]) -> list[str]:
-        """The items of lists that are repeated: ``[[["global", "local"], 12]]``; 24 of them."""
+        """Return the items of lists that are repeated: 24 of ``[[["global", "local"], 12]]``."""
         value = self.get(name)
         accepted = list(accepted)
-        possible = isinstance(value, list) and all(
-            isinstance(each, list) and len(each) == 2 for each in value
-        )
-        possible = possible and all(
-            isinstance(items, list) and type(times) is int for items, times in value
-        )
-        every = (
-            item
-            for items, times in (value if possible else [])
-            for _ in range(times)
-            for item in items
-        )
-        found = list(islice(every, length + 1))
-        possible = len(found) == length and all(item in accepted for item in found)
-        if not possible:
+        items: list[str] = []
+        if isinstance(value, list) and all(map(_is_turn, value)):
+            items = list(islice(_repeated(value), length + 1))
+        if len(items) != length or not all(item in accepted for item in items):
             raise InputError(
                 got=self._got(name, value),
                 expected=f"pairs of a list of {accepted} and a number, for {length}",
                 fix=_FIX,
             )
-        return found
+        return items
 
     def require_known(self) -> None:
-        """Refuse a field that nothing asked for, unless it is switched off (null, false, 0, empty)."""
+        """Refuse a field that was not read, unless it is off: null, false, 0 or empty."""
         for name, value in self.content.items():
-            known = name in self._known or str(name).startswith("_") or value in _OFF
-            expected = (
-                "fields known to leave the computation as it is, or to change it as implemented"
-            )
-            fix = "Remove the field if the model was trained without what it stands for."
+            if name in self._known or str(name).startswith("_") or value in _OFF:
+                continue
             if name in _PACKED:
-                expected = "weights as numbers"
-                fix = "Take the model that was packed, or a GGUF file of it."
-            if not known:
                 raise InputError(
                     got=self._got(name, value),
-                    expected=expected,
-                    fix=fix,
+                    expected="weights as numbers",
+                    fix="Take the model that was packed, or a GGUF file of it.",
                 )
+            raise InputError(
+                got=self._got(name, value),
+                expected=(
+                    "fields known to leave the computation as it is, or to change it as implemented"
+                ),
+                fix="Remove the field if the model was trained without what it stands for.",
+            )
 
     def _got(self, name: str, value: Any) -> str:
         if name in self.content:
@@ -208,25 +194,31 @@ class Fields:
 
 
 def alike(fields: Mapping[str, Any], default: float | None = None) -> float:
-    """The number in fields that say the same thing; absent ones are None."""
-    given = {name: value for name, value in fields.items() if value is not None} or {
-        "default": default
-    }
-    got = " and ".join(f"{name} = {value!r}" for name, value in given.items())
-    numbers = [
-        value for value in given.values() if type(value) in (int, float) and abs(value) < 1e30
-    ]
-    if len(numbers) != len(given):
-        raise InputError(
-            got=got,
-            expected="finite numbers",
-            fix=_FIX,
-        )
-    same = all(math.isclose(value, numbers[0], rel_tol=1e-6) for value in numbers)
-    if not same:
-        raise InputError(
-            got=got,
-            expected="the same number in both",
-            fix=_FIX,
-        )
+    """Return the number in fields that say the same thing; absent fields are None."""
+    present = {name: value for name, value in fields.items() if value is not None}
+    if not present:
+        present = {"default": default}
+    numbers = [*present.values()]
+    in_words = " and ".join(f"{name} = {value!r}" for name, value in present.items())
+    if not all(map(_is_finite, numbers)):
+        raise InputError(got=in_words, expected="finite numbers", fix=_FIX)
+    if not all(math.isclose(number, numbers[0], rel_tol=1e-6) for number in numbers):
+        raise InputError(got=in_words, expected="the same number in both", fix=_FIX)
     return float(numbers[0])
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e30
+
+
+def _repeated(turns: Iterable[tuple[list[str], int]]) -> Iterator[str]:
+    for items, times in turns:
+        for _ in range(times):
+            yield from items
+
+
+def _is_turn(value: Any) -> bool:
+    """Return whether a value is a pair of a list and the number of its repetitions."""
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    return isinstance(value[0], list) and type(value[1]) is int

@@ -1,6 +1,4 @@
-"""A family's directories: all tensors are checked, each is read when it is asked for, and written
-in its names.
-"""
+"""Directories of families: their tensors are checked, and read or written when asked for."""
 
 import re
 from collections.abc import Mapping
@@ -38,22 +36,22 @@ from glassformer.models import Decoder, DecoderConfig
 
 # Masks and frequencies that older versions of transformers saved beside the weights.
 _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias)")
-# Before the names of text in models that also see; what is left begins with "model." or is cut.
+# Prefix of the text model's names in models that also see. The rest begins with "model." or is cut.
 _TEXT = re.compile(r"(model\.)?language_model\.")
 
 
 def decoder_in_memory(decoder: Decoder) -> LazyDecoder:
     """Return the lazy tensors of a decoder that is in memory, with packed weights expanded."""
     config = decoder.config
-    expected = [
-        (config.layer_window(layer), layer not in config.unrotated_layers)
-        for layer in range(config.num_layers)
+    expected_layers = [
+        (config.layer_window(index), index not in config.unrotated_layers)
+        for index in range(config.num_layers)
     ]
-    actual = [
-        (decoder.layer_window(n), getattr(layer, "rotated", True))
-        for n, layer in enumerate(decoder.layers)
+    layers = [
+        (decoder.layer_window(index), getattr(layer, "rotated", True))
+        for index, layer in enumerate(decoder.layers)
     ]
-    if actual != expected:
+    if layers != expected_layers:
         raise InputError(
             got="a decoder whose layers were moved or deleted",
             expected="the layers of its configuration",
@@ -78,12 +76,18 @@ def open_family(
     *,
     allow_nonfinite: bool = False,
 ) -> LazyDecoder:
-    """Return the decoder of a directory with this content of ``config.json`` and these tensors;
-    none is read.
+    """Return the decoder of a directory; no tensor is read.
 
     Numbers are in the embedding's dtype. When read, a tensor raises :class:`CheckpointError` for
     weights that are not finite, unless ``allow_nonfinite``, or for an output projection that should
     be the embedding and differs from it.
+
+    Args:
+        family: Family of the directory.
+        directory: The directory.
+        content: Content of its ``config.json``.
+        stored: Tensors of its files.
+        allow_nonfinite: Allow weights that are infinite or NaN.
     """
     files = named(family, stored)
     config, entries = _checked(family, directory, content, files)
@@ -101,22 +105,22 @@ def open_family(
 
     tensors: dict[str, LazyTensor] = {}
     wide: set[str] = set()
+    our_names: dict[str, str] = {}
     if output in files:
-        our_names = {files[output].name: "output.weight"}
-    else:
-        our_names = {}
+        our_names[files[output].name] = "output.weight"
     for entry in entries:
         our_names |= {files[name].name: entry.ours[0] for name in entry.theirs}
-        kind = (
-            files[entry.theirs[0]].kind if entry.theirs else "F32"
-        )  # constants, which are in no file
+        kind = "F32"  # of constants, which are in no file
+        if entry.theirs:
+            kind = files[entry.theirs[0]].kind
         outputs = Together(partial(entry.read, read))
         for name, shape, form in zip(entry.ours, entry.sizes, entry.parts, strict=True):
-            loaded = torch.uint8 if kind == "U8" else dtype
+            loaded_dtype = torch.uint8 if kind == "U8" else dtype
             if form is SHIFTED:
                 wide.add(name)
-                loaded = torch.promote_types(dtype, torch.float32)
-            tensors[name] = LazyTensor(list(shape), kind, loaded, partial(outputs.take, name))
+                loaded_dtype = torch.promote_types(dtype, torch.float32)
+            take = partial(outputs.take, name)
+            tensors[name] = LazyTensor(list(shape), kind, loaded_dtype, take)
     in_files = [(our_names.get(tensor.name, ""), tensor) for tensor in stored.values()]
     return LazyDecoder(config, tensors, dtype, family.model_type, frozenset(wide), in_files)
 
@@ -127,8 +131,7 @@ def _require_same_output(embedding: Tensor, output: FileTensor, name: str) -> No
     if not torch.equal(projection.to(wide), embedding.to(wide)):
         raise CheckpointError(
             f"{output.file} with an {output.name} that differs from {name}, and "
-            "tie_word_embeddings = True in "
-            f"{CONFIG_FILE}",
+            f"tie_word_embeddings = True in {CONFIG_FILE}",
             "one tensor for both",
             "Set tie_word_embeddings to False to keep both.",
         )
@@ -137,8 +140,9 @@ def _require_same_output(embedding: Tensor, output: FileTensor, name: str) -> No
 def _checked(
     family: Family, directory: Path, content: Mapping[str, Any], stored: Mapping[str, FileTensor]
 ) -> tuple[DecoderConfig, list[Entry]]:
-    """Return the decoder's configuration and entries, checked against tensors by the names of
-    :func:`named`.
+    """Return the decoder's configuration and entries, checked against the files.
+
+    ``stored`` are the tensors of :func:`named`.
     """
     with config_errors(directory / CONFIG_FILE):
         config = family.read_config(content)
@@ -161,32 +165,33 @@ def _checked(
 
 
 def named(family: Family, stored: Mapping[str, FileTensor]) -> dict[str, FileTensor]:
-    """Tensors by the names of the table, which some files cut, without masks and frequencies, and
-    those of images.
+    """Return tensors by the names of the table, from which some files cut a prefix.
+
+    Masks, frequencies and the tensors for images are left out.
     """
     if family.multimodal and any(map(_TEXT.match, stored)):
-        stored = {_TEXT.sub("", name): each for name, each in stored.items() if _TEXT.match(name)}
-    kept = (family.base, f"{family.names['output']}.")
-    found = {
-        name if name.startswith(kept) else f"{family.base}{name}": tensor
-        for name, tensor in stored.items()
-    }
-    if len(found) < len(stored):
-        twice = next(
-            name
-            for name in stored
-            if not name.startswith(kept) and f"{family.base}{name}" in stored
-        )
-        raise CheckpointError(
-            f"{twice} twice, also after {family.base}", "unique names", "Download the files again."
-        )
-    return {name: tensor for name, tensor in found.items() if not _BUFFERS.fullmatch(name)}
+        stored = {
+            _TEXT.sub("", name): tensor for name, tensor in stored.items() if _TEXT.match(name)
+        }
+    whole_prefixes = (family.base, f"{family.names['output']}.")
+    tensors: dict[str, FileTensor] = {}
+    for name, tensor in stored.items():
+        whole_name = name
+        if not name.startswith(whole_prefixes):
+            whole_name = f"{family.base}{name}"
+            if whole_name in stored:
+                raise CheckpointError(
+                    f"{name} twice, also after {family.base}",
+                    "unique names",
+                    "Download the files again.",
+                )
+        if not _BUFFERS.fullmatch(whole_name):
+            tensors[whole_name] = tensor
+    return tensors
 
 
 def with_experts(stored: LazyDecoder, experts: Literal["dense", "mxfp4"]) -> LazyDecoder:
-    """Return the same decoder with its experts packed, which rounds, or as numbers in the decoder's
-    dtype.
-    """
+    """Return a decoder with its experts packed, which rounds, or as numbers in its dtype."""
     if experts == stored.config.expert_format:
         return stored
     config = replace(stored.config, expert_format=experts)
@@ -203,18 +208,15 @@ def with_experts(stored: LazyDecoder, experts: Literal["dense", "mxfp4"]) -> Laz
             experts_of_layer = {
                 name.removeprefix(start): expanded(tensors.pop(name)) for name in names
             }
-            tensors |= {
-                f"{start}{name}": tensor
-                for name, tensor in converted(experts_of_layer, convert).items()
-            }
+            for name, tensor in converted(experts_of_layer, convert).items():
+                tensors[f"{start}{name}"] = tensor
     return replace(stored, config=config, tensors=tensors)
 
 
 def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | None:
-    """Return the first family of Hugging Face's that has exactly the parts of a decoder; None if no
-    family does.
+    """Return the first family of Hugging Face's that has exactly the parts of a decoder.
 
-    The family whose ``model_type`` is ``loaded`` comes first.
+    None if no family has. The family whose ``model_type`` is ``loaded`` comes first.
     """
     rows = [family for family in FAMILIES if family.layout == "Hugging Face"]
     for family in sorted(rows, key=lambda family: family.model_type != loaded):
@@ -242,14 +244,13 @@ def in_family(family: Family, stored: LazyDecoder) -> tuple[dict[str, Any], dict
 
 
 def _written_entry(entry: Entry, stored: LazyDecoder) -> dict[str, LazyTensor]:
-    """Return the tensors of a file that hold what an entry names."""
+    """Return the tensors of a file for an entry."""
     is_bytes = stored.tensors[entry.ours[0]].kind == "U8"
     dtype = torch.uint8 if is_bytes else stored.dtype
 
     def write() -> dict[int, Tensor]:
-        return dict(
-            enumerate(entry.write({name: stored.tensors[name].read() for name in entry.ours}))
-        )
+        state = {name: stored.tensors[name].read() for name in entry.ours}
+        return dict(enumerate(entry.write(state)))
 
     if not entry.theirs:
         write()  # refuses values that the file cannot hold

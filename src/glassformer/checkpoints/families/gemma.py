@@ -1,7 +1,7 @@
-"""Gemma 2 and 3: norms on both sides of attention and feed-forward network, caps on scores and
-logits, windows.
+"""Gemma 2 and 3: norms on both sides of attention and feed-forward network, caps, windows.
 
-Gemma 3's text models have norms of queries and keys, and another rotation in windowed layers.
+Scores and logits are capped. Gemma 3's text models have norms of queries and keys, and another
+rotation in windowed layers.
 
 Source: Gemma Team 2024, arXiv 2408.00118; 2025, arXiv 2503.19786.
 """
@@ -23,41 +23,38 @@ _NAMES = NAMES | {
     "ffn_post_norm": "post_feedforward_layernorm",
 }
 _NORMS = ("attention_norm", "attention_post_norm", "ffn_norm", "ffn_post_norm", "final_norm")
-# Of files that do not name them; llama.cpp has the same.
+# Caps of files that do not name them, as in llama.cpp.
 _GEMMA2_CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
 
-def _read(file: Fields, found: dict[str, Any], caps: dict[str, float]) -> dict[str, Any]:
-    off = [ours for ours, theirs in CAPS.items() if file.get(theirs, caps.get(theirs)) is None]
-    cap = {
-        ours: None if ours in off else file.number(theirs, caps.get(theirs))
-        for ours, theirs in CAPS.items()
-    }
+def _read(file: Fields, fields: dict[str, Any], caps: dict[str, float]) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    for name, key in CAPS.items():
+        parts[name] = None
+        if file.get(key, caps.get(key)) is not None:
+            parts[name] = file.number(key, caps.get(key))
     file.only("hidden_act", "gelu_pytorch_tanh")
-    scale = (file.whole("query_pre_attn_scalar", 256) or 1) ** -0.5
-    return (
-        cap
-        | bias(file, found)
-        | {"attention_scale": scale, "embedding_scale": found["hidden_dim"] ** 0.5}
-    )
+    parts["attention_scale"] = (file.whole("query_pre_attn_scalar", 256) or 1) ** -0.5
+    parts["embedding_scale"] = fields["hidden_dim"] ** 0.5
+    return parts | bias(file, fields)
 
 
 def _write(config: DecoderConfig) -> dict[str, Any]:
-    caps = {theirs: getattr(config, ours) for ours, theirs in CAPS.items()}
+    caps = {key: getattr(config, name) for name, key in CAPS.items()}
     scalar = round((config.attention_scale or config.head_dim**-0.5) ** -2)
     return caps | write_bias(config) | {"query_pre_attn_scalar": scalar}
 
 
-def _scales(found: dict[str, Any], largest: int) -> dict[str, Any]:
-    """The scales, for which GGUF has no key: that of the model with ``largest`` layers is by width,
-    in whole numbers as in llama.cpp.
+def _scales(fields: dict[str, Any], largest: int) -> dict[str, Any]:
+    """Return the scales, for which GGUF has no key.
+
+    The model with ``largest`` layers scales attention by width, in whole numbers as in llama.cpp.
     """
-    width = found["hidden_dim"]
-    heads = found["num_heads"]
-    return {
-        "embedding_scale": width**0.5,
-        "attention_scale": (width // heads) ** -0.5 if found["num_layers"] == largest else None,
-    }
+    width = fields["hidden_dim"]
+    attention_scale = None
+    if fields["num_layers"] == largest:
+        attention_scale = (width // fields["num_heads"]) ** -0.5
+    return {"embedding_scale": width**0.5, "attention_scale": attention_scale}
 
 
 GEMMA2 = Family(
@@ -72,30 +69,30 @@ GEMMA2 = Family(
     },
     tied=True,
     fixed={"hidden_activation": "gelu_pytorch_tanh"},
-    ignored=("sliding_window_size",),  # of the released 9B, beside sliding_window
+    ignored=("sliding_window_size",),  # in the released 9B, beside sliding_window
     parts=_PARTS,
     windows="types",
     window=4096,
     period=2,
-    read=lambda file, found: _read(file, found, _GEMMA2_CAPS),
+    read=lambda file, fields: _read(file, fields, _GEMMA2_CAPS),
     write=_write,
     names=_NAMES,
     forms=dict.fromkeys(_NORMS, SHIFTED),
     gguf="gemma2",
-    gguf_read=lambda keys, found: (
-        {ours: _GEMMA2_CAPS[theirs] for ours, theirs in CAPS.items() if theirs not in keys}
-        | _scales(found, largest=46)
+    gguf_read=lambda keys, fields: (
+        {name: _GEMMA2_CAPS[key] for name, key in CAPS.items() if key not in keys}
+        | _scales(fields, largest=46)
     ),
 )
 
 
-def _read_gemma3(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+def _read_gemma3(file: Fields, fields: dict[str, Any]) -> dict[str, Any]:
     file.only("attn_logit_softcapping", None)  # which transformers keeps and does not use
     for pattern in ("sliding_window_pattern", "_sliding_window_pattern"):
         if "layer_types" not in file.content:
             file.only(pattern, 6)
         file.get(pattern)
-    return _read(file, found, {})
+    return _read(file, fields, {})
 
 
 def _text_of_gemma3(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -123,5 +120,5 @@ GEMMA3 = replace(
     names=_NAMES | QK_NORMS,
     forms=dict.fromkeys((*_NORMS, *QK_NORMS), SHIFTED),
     gguf="gemma3",
-    gguf_read=lambda _, found: _scales(found, largest=62),
+    gguf_read=lambda _, fields: _scales(fields, largest=62),
 )

@@ -12,6 +12,7 @@ from glassformer.checkpoints.families.tensor_names import (
     SWAPPED_HALVES,
     TRANSPOSED,
 )
+from glassformer.models import DecoderConfig
 
 _QKV = ("attention.query", "attention.key", "attention.value")
 
@@ -22,14 +23,15 @@ GPT2 = Family(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
     keys={
-        **{
-            "vocab_size": "vocab_size",
-            "num_layers": "n_layer",
-            "hidden_dim": "n_embd",
-            "num_heads": "n_head",
-        },
-        **{"ff_dim": "n_inner", "max_seq_len": "n_positions", "norm_eps": "layer_norm_epsilon"},
-        **{"dropout": "attn_pdrop", "tied_output": "tie_word_embeddings"},
+        "vocab_size": "vocab_size",
+        "num_layers": "n_layer",
+        "hidden_dim": "n_embd",
+        "num_heads": "n_head",
+        "ff_dim": "n_inner",
+        "max_seq_len": "n_positions",
+        "norm_eps": "layer_norm_epsilon",
+        "dropout": "attn_pdrop",
+        "tied_output": "tie_word_embeddings",
     },
     defaults={"n_positions": 1024, "layer_norm_epsilon": 1e-5, "attn_pdrop": 0.1, "n_inner": None},
     tied=True,
@@ -39,22 +41,26 @@ GPT2 = Family(
         "scale_attn_by_inverse_layer_idx": False,
     },
     parts={
-        **{
-            "norm": "layer",
-            "attention_bias": True,
-            "ff_bias": True,
-            "activation": "gelu_tanh",
-            "gated": False,
-        },
+        "norm": "layer",
+        "attention_bias": True,
+        "ff_bias": True,
+        "activation": "gelu_tanh",
+        "gated": False,
         "learned_positions": True,
     },
     rope=None,
-    read=lambda file, found: {"ff_dim": found["ff_dim"] or 4 * found["hidden_dim"]},
+    read=lambda file, fields: {"ff_dim": fields["ff_dim"] or 4 * fields["hidden_dim"]},
     names={
-        **{"embedding": "transformer.wte", "positions": "transformer.wpe"},
-        **{"attention_norm": "ln_1", "ffn_norm": "ln_2", **dict.fromkeys(_QKV, "attn.c_attn")},
-        **{"attention.output": "attn.c_proj", "ffn.up": "mlp.c_fc", "ffn.down": "mlp.c_proj"},
-        **{"final_norm": "transformer.ln_f", "output": "lm_head"},
+        "embedding": "transformer.wte",
+        "positions": "transformer.wpe",
+        "attention_norm": "ln_1",
+        "ffn_norm": "ln_2",
+        **dict.fromkeys(_QKV, "attn.c_attn"),
+        "attention.output": "attn.c_proj",
+        "ffn.up": "mlp.c_fc",
+        "ffn.down": "mlp.c_proj",
+        "final_norm": "transformer.ln_f",
+        "output": "lm_head",
     },
     prefix="transformer.h.{}.",
     base="transformer.",
@@ -63,13 +69,22 @@ GPT2 = Family(
 )
 
 
-def _read_gpt_neo(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
-    file.only(
-        "attention_layers",
-        kinds := file.turns("attention_types", found["num_layers"], ("global", "local")),
-    )
-    seen = windowed([kind == "local" for kind in kinds], file.whole("window_size", 256))
-    return GPT2.read(file, found) | seen | {"attention_scale": 1.0}
+def _read_gpt_neo(file: Fields, fields: dict[str, Any]) -> dict[str, Any]:
+    kinds = file.turns("attention_types", fields["num_layers"], ("global", "local"))
+    file.only("attention_layers", kinds)
+    windows = windowed([kind == "local" for kind in kinds], file.whole("window_size", 256))
+    return GPT2.read(file, fields) | windows | {"attention_scale": 1.0}
+
+
+def _write_gpt_neo(config: DecoderConfig) -> dict[str, Any]:
+    attention_types = []
+    for layer in range(config.num_layers):
+        kind = "local" if config.layer_window(layer) else "global"
+        attention_types.append([[kind], 1])
+    return {
+        "attention_types": attention_types,
+        "window_size": config.window or config.max_seq_len,
+    }
 
 
 # GPT-Neo, as TinyStories (arXiv 2305.07759): GPT-2 with windows in turns and scores without a
@@ -88,14 +103,9 @@ GPT_NEO = replace(
     },
     fixed={"activation_function": "gelu_new"},
     read=_read_gpt_neo,
-    write=lambda config: {
-        "attention_types": [
-            [["local" if config.layer_window(n) else "global"], 1] for n in range(config.num_layers)
-        ],
-        "window_size": config.window or config.max_seq_len,
-    },
+    write=_write_gpt_neo,
     names=dict(GPT2.names)
-    | {f"attention.{ours}": f"attn.attention.{ours[0]}_proj" for ours in ("query", "key", "value")}
+    | {f"attention.{name}": f"attn.attention.{name[0]}_proj" for name in ("query", "key", "value")}
     | dict.fromkeys((f"{name}.bias" for name in _QKV), ABSENT)
     | {"attention.output": "attn.attention.out_proj"},
     forms={},
@@ -110,17 +120,15 @@ GPT_NEOX = Family(
     name="GPT-NeoX",
     model_type="gpt_neox",
     architecture="GPTNeoXForCausalLM",
-    keys={k: v for k, v in KEYS.items() if k not in ("num_kv_heads", "head_dim")}
+    keys={name: key for name, key in KEYS.items() if name not in ("num_kv_heads", "head_dim")}
     | {"norm_eps": "layer_norm_eps"},
     defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 2048},
-    aliases={
-        "rope_theta": "rotary_emb_base",
-        "partial_rotary_factor": "rotary_pct",
-    },  # of transformers 4.46 to 4.57
+    # Names in transformers 4.46 to 4.57.
+    aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
     fixed={"hidden_act": "gelu"},
     parts={"norm": "layer", "ff_bias": True, "activation": "gelu", "gated": False},
     rope=Rope(base_key="rotary_emb_base", fraction=0.25, fraction_key="rotary_pct"),
-    read=lambda file, found: {
+    read=lambda file, fields: {
         "parallel": file.flag("use_parallel_residual", True),
         "attention_bias": file.flag("attention_bias", True),
     },
@@ -129,14 +137,15 @@ GPT_NEOX = Family(
         "attention_bias": config.attention_bias,
     },
     names={
-        **{"embedding": "gpt_neox.embed_in", "attention_norm": "input_layernorm"},
-        **{"ffn_norm": "post_attention_layernorm", **dict.fromkeys(_QKV, _PACKED)},
-        **{
-            "attention.output": "attention.dense",
-            "ffn.up": "mlp.dense_h_to_4h",
-            "ffn.down": "mlp.dense_4h_to_h",
-        },
-        **{"final_norm": "gpt_neox.final_layer_norm", "output": "embed_out"},
+        "embedding": "gpt_neox.embed_in",
+        "attention_norm": "input_layernorm",
+        "ffn_norm": "post_attention_layernorm",
+        **dict.fromkeys(_QKV, _PACKED),
+        "attention.output": "attention.dense",
+        "ffn.up": "mlp.dense_h_to_4h",
+        "ffn.down": "mlp.dense_4h_to_h",
+        "final_norm": "gpt_neox.final_layer_norm",
+        "output": "embed_out",
     },
     prefix="gpt_neox.layers.{}.",
     base="gpt_neox.",
@@ -145,10 +154,11 @@ GPT_NEOX = Family(
 )
 
 
-def _read_nanochat(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
-    cap = file.get("final_logit_softcapping", 15.0)
-    capped = {"logit_cap": None if cap is None else file.number("final_logit_softcapping", 15.0)}
-    return capped | bias(file, found)
+def _read_nanochat(file: Fields, fields: dict[str, Any]) -> dict[str, Any]:
+    cap = None
+    if file.get("final_logit_softcapping", 15.0) is not None:
+        cap = file.number("final_logit_softcapping", 15.0)
+    return {"logit_cap": cap} | bias(file, fields)
 
 
 # nanochat: norms without weights, one of them after the embedding, and a rotation in the other
@@ -173,7 +183,7 @@ NANOCHAT = Family(
     rope=Rope(kinds=("default", "linear", "llama3")),
     read=_read_nanochat,
     write=lambda config: {"final_logit_softcapping": config.logit_cap} | write_bias(config),
-    names={ours: theirs for ours, theirs in NAMES.items() if ours != "ffn.gate"}
+    names={module: name for module, name in NAMES.items() if module != "ffn.gate"}
     | dict.fromkeys(_NORMS, ABSENT)
     | {"ffn.up": "mlp.fc1", "ffn.down": "mlp.fc2"},
     forms=dict.fromkeys(_QKV[:2], SWAPPED_HALVES),

@@ -35,23 +35,36 @@ from glassformer.models import DecoderConfig
 
 
 def _experts(gate_up: str, down: str, mark: str, bias: tuple[str, str]) -> dict[str, str]:
-    """Names of experts, dense and packed; a decoder has the one or the other."""
-    names = {"gate": gate_up, "up": gate_up, "down": down, "gate_bias": bias[0], "up_bias": bias[0]}
-    names |= {"gate_up_bias": bias[0], "down_bias": bias[1]}
-    packed = {"gate_up": gate_up, "down": down}
-    names |= {
-        f"{ours}_{part}": f"{each}{mark}{part}"
-        for ours, each in packed.items()
-        for part in ("blocks", "scales")
+    """Return the names of experts, dense and packed; a decoder has the one or the other.
+
+    Args:
+        gate_up: Name of the matrices of gate and up.
+        down: Name of the matrices of down.
+        mark: Character between a name and ``blocks`` or ``scales``.
+        bias: Names of the biases of gate and up, and of down.
+    """
+    gate_up_bias, down_bias = bias
+    return {
+        "ffn.gate": gate_up,
+        "ffn.up": gate_up,
+        "ffn.down": down,
+        "ffn.gate_bias": gate_up_bias,
+        "ffn.up_bias": gate_up_bias,
+        "ffn.gate_up_bias": gate_up_bias,
+        "ffn.down_bias": down_bias,
+        "ffn.gate_up_blocks": f"{gate_up}{mark}blocks",
+        "ffn.gate_up_scales": f"{gate_up}{mark}scales",
+        "ffn.down_blocks": f"{down}{mark}blocks",
+        "ffn.down_scales": f"{down}{mark}scales",
     }
-    return {f"ffn.{ours}": theirs for ours, theirs in names.items()}
 
 
-_THEIRS = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
-_NAMES = {ours: theirs for ours, theirs in NAMES.items() if not ours.startswith("ffn.")}
+_GATE_UP = "mlp.experts.gate_up_proj"
+_DOWN = "mlp.experts.down_proj"
+_NAMES = {module: name for module, name in NAMES.items() if not module.startswith("ffn.")}
 _NAMES |= {"attention.sinks": "self_attn.sinks", "ffn.router.score": "mlp.router"}
-_NAMES |= _experts(*_THEIRS, "_", (f"{_THEIRS[0]}_bias", f"{_THEIRS[1]}_bias"))
-_OPENAIS = {
+_NAMES |= _experts(_GATE_UP, _DOWN, "_", (f"{_GATE_UP}_bias", f"{_DOWN}_bias"))
+_OPENAI_NAMES = {
     "embedding": "embedding",
     "attention_norm.weight": "attn.norm.scale",
     **dict.fromkeys(("attention.query", "attention.key", "attention.value"), "attn.qkv"),
@@ -66,8 +79,9 @@ _OPENAIS = {
 
 
 def _read_as(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As transformers: a ``rope_scaling`` takes precedence unless it is empty; with neither, the
-    released model's.
+    """Return the content with one description of the rotation, as transformers chooses it.
+
+    A ``rope_scaling`` takes precedence unless it is empty. Without any, it is the released model's.
     """
     if content.get("rope_scaling"):
         return {name: value for name, value in content.items() if name != "rope_parameters"}
@@ -76,7 +90,7 @@ def _read_as(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return content
 
 
-def _read(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+def _read(file: Fields, fields: dict[str, Any]) -> dict[str, Any]:
     if (packing := file.part("quantization_config")) is not None:
         packing.only("quant_method", "mxfp4")
     for name in ("head_dim", "num_key_value_heads"):
@@ -88,43 +102,55 @@ def _read(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
 def _write(config: DecoderConfig) -> dict[str, Any]:
     clamp = config.clamp or Clamp()
     yarn = config.rope_scaling
+    original = config.max_seq_len
+    if isinstance(yarn, Yarn):
+        original = yarn.original_max_seq_len
     written = {
         "attention_bias": config.attention_bias,
         "experts_per_token": config.top_k,
-        "initial_context_length": yarn.original_max_seq_len
-        if isinstance(yarn, Yarn)
-        else config.max_seq_len,
+        "initial_context_length": original,
         "rope_scaling": write_scaling(yarn) or {"rope_type": "default"},
         "swiglu_alpha": clamp.alpha,
         "swiglu_limit": clamp.limit,
     }
     if config.expert_format == "mxfp4":
-        kept = [
+        dense_modules = [
             "model.layers.*.self_attn",
             "model.layers.*.mlp.router",
             "model.embed_tokens",
             "lm_head",
         ]
-        written["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": kept}
+        written["quantization_config"] = {
+            "quant_method": "mxfp4",
+            "modules_to_not_convert": dense_modules,
+        }
     return written
 
 
+# Fields of OpenAI's configuration that Hugging Face's calls the same, and others.
 _SAME = (
-    *(
-        "num_hidden_layers",
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "head_dim",
-        "rope_theta",
-    ),
-    *("num_attention_heads", "num_key_value_heads", "swiglu_limit", "sliding_window"),
+    "num_hidden_layers",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "head_dim",
+    "rope_theta",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "swiglu_limit",
+    "sliding_window",
 )
 _OTHERS = {"num_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
+_STRETCH = (
+    "rope_scaling_factor",
+    "initial_context_length",
+    "rope_ntk_beta",
+    "rope_ntk_alpha",
+)
 
 
 def _from_openai(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Their own words for the stretch of positions; their program refuses other fields."""
+    """Return OpenAI's configuration in Hugging Face's words; refuse other fields as OpenAI does."""
     file = Fields(content)
     factor = file.number("rope_scaling_factor", 32.0)
     original = file.whole("initial_context_length", 4096)
@@ -133,43 +159,39 @@ def _from_openai(content: Mapping[str, Any]) -> Mapping[str, Any]:
         "original_max_position_embeddings": original,
         "truncate": False,
         "rope_type": "yarn",
-    }
-    yarn |= {
         "beta_fast": file.number("rope_ntk_beta", 32.0),
         "beta_slow": file.number("rope_ntk_alpha", 1.0),
     }
-    read = {
-        "max_position_embeddings": math.floor(original * factor) if factor > 1 else original,
-        "rope_scaling": yarn if factor > 1 else {"rope_type": "default"},
-        "sliding_window": file.whole("sliding_window", 128) or None,
+    positions: dict[str, Any] = {
+        "max_position_embeddings": original,
+        "rope_scaling": {"rope_type": "default"},
     }
-    known = (
-        *_SAME,
-        *_OTHERS,
-        "rope_scaling_factor",
-        "initial_context_length",
-        "rope_ntk_beta",
-        "rope_ntk_alpha",
-    )
-    unknown = [name for name in content if name not in known]
+    if factor > 1:
+        positions["max_position_embeddings"] = math.floor(original * factor)
+        positions["rope_scaling"] = yarn
+    window = file.whole("sliding_window", 128) or None
+    unknown = [name for name in content if name not in (*_SAME, *_OTHERS, *_STRETCH)]
     if unknown:
         raise InputError(
             got=f"{', '.join(unknown)}",
             expected="fields of OpenAI's configuration",
             fix="Remove them.",
         )
-    kept = {name: content[name] for name in _SAME if name in content}
-    return (
-        kept | {theirs: content[ours] for ours, theirs in _OTHERS.items() if ours in content} | read
-    )
+    translated = {name: content[name] for name in _SAME if name in content}
+    for name, hf_name in _OTHERS.items():
+        if name in content:
+            translated[hf_name] = content[name]
+    return translated | positions | {"sliding_window": window}
 
 
 def _to_openai(written: dict[str, Any]) -> dict[str, Any]:
+    """Return Hugging Face's configuration in OpenAI's words."""
+    translated = {name: written[name] for name in _SAME}
+    translated |= {name: written[hf_name] for name, hf_name in _OTHERS.items()}
+    if "sliding_attention" not in written["layer_types"]:
+        translated["sliding_window"] = 0
     scaling = written["rope_scaling"]
-    windows = "sliding_attention" in written["layer_types"]
-    return {name: written[name] for name in _SAME} | {
-        **{ours: written[theirs] for ours, theirs in _OTHERS.items()},
-        "sliding_window": written["sliding_window"] if windows else 0,
+    return translated | {
         "initial_context_length": written["initial_context_length"],
         "rope_scaling_factor": scaling.get("factor", 1.0),
         "rope_ntk_alpha": scaling.get("beta_slow", 1.0),
@@ -180,9 +202,9 @@ def _to_openai(written: dict[str, Any]) -> dict[str, Any]:
 _BIASES = {f"ffn.{part}_bias": f"ffn_{part}_exps.bias" for part in ("gate", "up", "down")}
 
 
-def _read_gguf(keys: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """No key says that the borders of YaRN are not rounded."""
-    scaling = found.get("rope_scaling")
+def _read_gguf(keys: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Return YaRN with borders that are not rounded, for which GGUF has no key."""
+    scaling = fields.get("rope_scaling")
     if isinstance(scaling, Yarn):
         return {"rope_scaling": replace(scaling, truncate=False)}
     return {}
@@ -195,19 +217,17 @@ GPT_OSS = Family(
     keys=KEYS | {"num_experts": "num_local_experts", "top_k": "num_experts_per_tok"},
     aliases={"num_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"},
     defaults={
-        **{
-            "num_hidden_layers": 36,
-            "vocab_size": 201088,
-            "hidden_size": 2880,
-            "intermediate_size": 2880,
-        },
-        **{
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-            "head_dim": 64,
-            "num_local_experts": 128,
-        },
-        **{"num_experts_per_tok": 4, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5},
+        "num_hidden_layers": 36,
+        "vocab_size": 201088,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
     },
     ignored=("initial_context_length",),
     parts={"sinks": True, "attention_bias": True, "ff_bias": True, "clamp": Clamp()},
@@ -237,7 +257,7 @@ OPENAI = replace(
     layout="OpenAI",
     read_as=_from_openai,
     write_as=_to_openai,
-    names=_OPENAIS,
+    names=_OPENAI_NAMES,
     prefix="block.{}.",
     base="",
     forms={"mlp.mlp1_weight": IN_TURNS, "mlp.mlp1_bias": IN_TURNS},
@@ -248,8 +268,7 @@ OPENAI = replace(
 def packed_experts(
     blocks: Mapping[str, UInt8[Tensor, "expert row bytes"]],
 ) -> dict[str, UInt8[Tensor, "..."]]:
-    """Return what a mixture packed in MXFP4 holds, from GGUF's blocks of ``gate`` and ``up``, or of
-    ``down``.
+    """Return the tensors of a packed mixture from GGUF's blocks of gate and up, or of down.
 
     A block is its exponent, and 16 bytes of a weight of the first half and one of the second. In a
     packed mixture a byte has two neighbours, and rows of gate and up are in turns.

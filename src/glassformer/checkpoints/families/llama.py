@@ -1,7 +1,6 @@
-"""Llama and the families that are it with few changes: Mistral, Mixtral, Qwen, SmolLM3, Phi-3 and
-OLMo.
-"""
+"""Llama and the families that resemble it: Mistral, Mixtral, Qwen, SmolLM3, Phi-3 and OLMo."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from glassformer.errors import InputError
 from glassformer.models import DecoderConfig
 
 
-def _biases(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+def _biases(file: Fields, fields: dict[str, Any]) -> dict[str, Any]:
     file.only("rope_interleaved", False)
     return {
         "attention_bias": file.flag("attention_bias", False),
@@ -35,10 +34,7 @@ LLAMA = Family(
     read=_biases,
     write=_write_biases,
     gguf="llama",
-    gguf_forms={
-        "attention.query": NEIGHBOURS,
-        "attention.key": NEIGHBOURS,
-    },  # of weights and biases
+    gguf_forms={"attention.query": NEIGHBOURS, "attention.key": NEIGHBOURS},  # biases, too
 )
 
 # GGUF files of it have the architecture "llama" and do not hold the window. Source: Jiang et al.,
@@ -55,8 +51,8 @@ MISTRAL = Family(
 # Its layer_types are ignored, as by transformers. Source: Jiang et al. 2024, arXiv 2401.04088.
 _MATRICES = {"gate": "w1", "up": "w3", "down": "w2"}
 _EXPERTS = {
-    f"ffn.{ours}": f"block_sparse_moe.experts.{{expert}}.{name}.weight"
-    for ours, name in _MATRICES.items()
+    f"ffn.{matrix}": f"block_sparse_moe.experts.{{expert}}.{name}.weight"
+    for matrix, name in _MATRICES.items()
 }
 MIXTRAL = Family(
     name="Mixtral",
@@ -65,14 +61,16 @@ MIXTRAL = Family(
     keys=KEYS | {"num_experts": "num_local_experts", "top_k": "num_experts_per_tok"},
     aliases={"num_experts": "num_local_experts"},
     defaults={
-        **{"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072},
-        **{
-            "num_local_experts": 8,
-            "num_experts_per_tok": 2,
-            "vocab_size": 32000,
-            "num_hidden_layers": 32,
-        },
-        **{"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32},
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 131072,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 32000,
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
     },
     rope=Rope(base=1e6, kinds=("default",)),
     windows="all",
@@ -108,7 +106,7 @@ QWEN3 = replace(
 )
 
 
-def _read_qwen3_moe(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
+def _read_qwen3_moe(file: Fields, fields: dict[str, Any]) -> dict[str, Any]:
     renormalised = file.flag("norm_topk_prob", False)
     if not renormalised:
         raise InputError(
@@ -116,17 +114,14 @@ def _read_qwen3_moe(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
             expected="True",
             fix="The decoder's routing weights add up to 1.",
         )
-    for unused in (
-        "intermediate_size",
-        "max_window_layers",
-    ):  # of layers without experts, and without windows
+    for unused in ("intermediate_size", "max_window_layers"):  # no layer without experts or window
         file.get(unused)
-    return bias(file, found)
+    return bias(file, fields)
 
 
 # A mixture of experts in all layers.
 _ROUTED = {"ffn.router.score": "mlp.gate"} | {
-    f"ffn.{ours}": f"mlp.experts.{{expert}}.{ours}_proj.weight" for ours in ("gate", "up", "down")
+    f"ffn.{name}": f"mlp.experts.{{expert}}.{name}_proj.weight" for name in ("gate", "up", "down")
 }
 QWEN3_MOE = replace(
     QWEN3,
@@ -150,26 +145,20 @@ QWEN3_MOE = replace(
 )
 
 
-def _read_smollm3(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
-    layers = range(found["num_layers"])
+def _read_smollm3(file: Fields, fields: dict[str, Any]) -> dict[str, Any]:
+    layers = range(fields["num_layers"])
     every = file.whole("no_rope_layer_interval", 4) or 4
-    given = {
-        name: file.content.get(name)
-        for name in ("use_sliding_window", "sliding_window", "layer_types")
-    }
-    known = (
-        not given["use_sliding_window"]
-        or given["sliding_window"] is None
-        or given["layer_types"] is not None
+    has_window = (
+        file.content.get("use_sliding_window") and file.content.get("sliding_window") is not None
     )
-    if not known:
+    if has_window and file.content.get("layer_types") is None:
         raise InputError(
             got="sliding_window without layer_types",
             expected="the kind of each layer",
             fix="Add layer_types to config.json.",
         )
     rotated = file.names("no_rope_layers", len(layers), (0, 1)) or [(n + 1) % every for n in layers]
-    return _biases(file, found) | {"unrotated_layers": tuple(n for n in layers if not rotated[n])}
+    return _biases(file, fields) | {"unrotated_layers": tuple(n for n in layers if not rotated[n])}
 
 
 def _write_smollm3(config: DecoderConfig) -> dict[str, Any]:
@@ -191,7 +180,7 @@ SMOLLM3 = replace(
     read=_read_smollm3,
     write=_write_smollm3,
     gguf="smollm3",
-    gguf_read=lambda _, found: {"unrotated_layers": tuple(range(3, found["num_layers"], 4))},
+    gguf_read=lambda _, fields: {"unrotated_layers": tuple(range(3, fields["num_layers"], 4))},
 )
 
 # Phi-3 and Phi-4-mini. llama.cpp ignores the window that GGUF files of Phi-3 hold; transformers and
@@ -212,7 +201,7 @@ PHI3 = Family(
         original=4096,
     ),
     windows="all",
-    ignored=("full_attn_mod", "interpolate_factor"),  # of Phi-4-mini
+    ignored=("full_attn_mod", "interpolate_factor"),  # in Phi-4-mini
     names=NAMES | _PACKED,
     gguf="phi3",
     gguf_names=GGUF_NAMES | {"ffn.gate": "ffn_up", "ffn.up": "ffn_up"},
@@ -234,11 +223,21 @@ OLMO2 = Family(
     read=bias,
     write=write_bias,
     names={
-        ours: theirs for ours, theirs in NAMES.items() if ours not in ("attention_norm", "ffn_norm")
+        module: name
+        for module, name in NAMES.items()
+        if module not in ("attention_norm", "ffn_norm")
     }
     | _AFTER
     | QK_NORMS,
 )
+
+
+def _read_gguf_olmo3(keys: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    if fields.get("window"):
+        return {"local_rope_base": fields["rope_base"]}
+    return {}
+
+
 OLMO3 = replace(
     OLMO2,
     name="OLMo 3",
@@ -249,7 +248,5 @@ OLMO3 = replace(
     window=4096,
     period=4,
     gguf="olmo2",
-    gguf_read=lambda _, found: (
-        {"local_rope_base": found["rope_base"]} if found.get("window") else {}
-    ),
+    gguf_read=_read_gguf_olmo3,
 )

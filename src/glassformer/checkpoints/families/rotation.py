@@ -1,8 +1,10 @@
-"""The rotation in a ``config.json``, in the words of transformers 4 (``rope_scaling``) and 5
-(``rope_parameters``).
+"""The rotation in a ``config.json``, as transformers 4 or 5 writes it.
+
+Version 4 has ``rope_scaling``, version 5 ``rope_parameters``.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,113 +18,109 @@ _KINDS = ("default", "linear", "llama3", "yarn", "longrope")
 
 @dataclass(frozen=True)
 class Rope:
-    """How a family writes its rotation, and what is missing means."""
+    """The rotation of a family: names and defaults of its fields in ``config.json``."""
 
     base: float = 10000.0
     base_key: str = "rope_theta"
     fraction: float | None = None
-    """Fraction of a head that rotates where the file does not say it; None: always a whole head."""
+    """Default fraction of a head that rotates; None: always a whole head."""
     fraction_key: str = "partial_rotary_factor"
     kinds: tuple[str, ...] = _KINDS
     aliases: tuple[tuple[str, str], ...] = ()
     """Old names of kinds."""
     original: int | None = None
-    """``original_max_position_embeddings`` where no field beside ``rope_scaling`` says it; None:
-    that within it.
+    """Default of ``original_max_position_embeddings`` beside ``rope_scaling``; None: the value
+    within it.
     """
     local_base: float | None = None
-    """Where windowed layers have a rotation of their own, their base if the file does not say it.
-    """
+    """Default base of windowed layers; None: they have the rotation of the other layers."""
     local_base_key: str | None = None
-    """Its field beside ``rope_theta``; None: it is only in ``rope_parameters``, by kind of layer.
+    """Field of that base beside ``rope_theta``; None: it is only in ``rope_parameters``, by kind of
+    layer.
     """
 
     def read(self, fields: Fields, head_dim: int, max_seq_len: int) -> dict[str, Any]:
-        """The fields of the decoder's configuration."""
+        """Return the fields of the decoder's configuration."""
         old = fields.part("rope_scaling")
         new = fields.part("rope_parameters")
-        found: dict[str, Any] = {}
+        rotation: dict[str, Any] = {}
+        original = None  # with a rotation by kind of layer, it is read within that only
         if self.local_base is not None:
-            local = new and new.part("sliding_attention")
-            old_base = None
-            if self.local_base_key:
-                old_base = fields.get(self.local_base_key)
-            new_base = local and local.get("rope_theta")
-            found["local_rope_base"] = alike(
-                {"local base": old_base, "sliding_attention": new_base}, self.local_base
-            )
-            if local:
-                local.only("rope_type", "default")
-                local.require_known()
-            outer = new
+            rotation["local_rope_base"] = self._local_base(fields, new)
+            by_kind = new
             new = new and new.part("full_attention")
-            if outer:
-                outer.require_known()
-        parts = [part for part in (old, new) if part]
-
-        def number(key: str, inside: str, default: float) -> float:
-            """A part without it has the default, whatever the other part says."""
-            outer = {key: fields.get(key)}
-            named = {f"{part.place}{inside}": part.get(inside) for part in parts}
-            return alike(
-                outer
-                | {name: alike(outer | {name: each}, default) for name, each in named.items()},
-                default,
-            )
-
-        found["rope_base"] = number(self.base_key, "rope_theta", self.base)
-        if self.fraction is not None:
-            rotary = int(
-                head_dim * number(self.fraction_key, "partial_rotary_factor", self.fraction)
-            )
-            found["rotary_dim"] = None if rotary == head_dim else rotary
-        # With a rotation by kind of layer it is read within it only.
-        by_kind = self.local_base is not None
-        if by_kind:
-            original = None
+            if by_kind:
+                by_kind.require_known()
         else:
             original = fields.get("original_max_position_embeddings", self.original)
-        width = found.get("rotary_dim") or head_dim
-        scalings = [self._scaling(part, original, width, max_seq_len) for part in parts]
-        same = all(scaling == scalings[0] for scaling in scalings)
-        if not same:
+        parts = [part for part in (old, new) if part]
+        rotation["rope_base"] = _number(fields, self.base_key, parts, "rope_theta", self.base)
+        rotary_dim = head_dim
+        if self.fraction is not None:
+            fraction = _number(
+                fields, self.fraction_key, parts, "partial_rotary_factor", self.fraction
+            )
+            rotary_dim = int(head_dim * fraction)
+            rotation["rotary_dim"] = None if rotary_dim == head_dim else rotary_dim
+        rotation["rope_scaling"] = None
+        scalings = [
+            self._scaling(part, original, rotary_dim or head_dim, max_seq_len) for part in parts
+        ]
+        if scalings:
+            rotation["rope_scaling"] = scalings[0]
+        if not all(scaling == scalings[0] for scaling in scalings):
             raise InputError(
                 got="rope_scaling and rope_parameters that differ",
                 expected="one of them",
                 fix="Remove rope_scaling.",
             )
-        return found | {"rope_scaling": scalings[0] if scalings else None}
+        return rotation
 
-    def _scaling(self, part: Fields, original: Any, width: int, longest: int) -> Any:
+    def _local_base(self, fields: Fields, parameters: Fields | None) -> float:
+        """Return the base of windowed layers."""
+        local = parameters and parameters.part("sliding_attention")
+        old_base = None
+        if self.local_base_key:
+            old_base = fields.get(self.local_base_key)
+        new_base = local and local.get("rope_theta")
+        bases = {"local base": old_base, "sliding_attention": new_base}
+        base = alike(bases, self.local_base)
+        if local:
+            local.only("rope_type", "default")
+            local.require_known()
+        return base
+
+    def _scaling(self, part: Fields, original: Any, width: int, max_seq_len: int) -> Any:
+        """Return the rescaling that an object describes; None if it has none."""
         kind = part.get("rope_type", part.get("type", "default"))
-        kind = next((new for old, new in self.aliases if old == kind), kind)
-        known = kind in self.kinds
-        if not known:
+        for alias, name in self.aliases:
+            if kind == alias:
+                kind = name
+        if kind not in self.kinds:
             raise InputError(
                 got=f"{part.place}rope_type = {kind!r}",
                 expected=f"one of {', '.join(self.kinds)}",
                 fix="Take another model.",
             )
-        inside = part.get("original_max_position_embeddings", longest)
-        length = Fields(
-            {"original_max_position_embeddings": inside if original is None else original},
-            part.place,
-        )
-        read = {
-            "default": lambda: None,
-            "linear": lambda: _linear(part),
-            "llama3": lambda: _llama3(part, length.whole("original_max_position_embeddings")),
-            "yarn": lambda: _yarn(part, length.whole("original_max_position_embeddings")),
-            "longrope": lambda: _longrope(
-                part, length.whole("original_max_position_embeddings"), width, longest
-            ),
-        }
-        scaling = read[kind]()
+        key = "original_max_position_embeddings"
+        length = part.get(key, max_seq_len)
+        if original is not None:
+            length = original
+        lengths = Fields({key: length}, part.place)
+        scaling: Any = None
+        if kind == "linear":
+            scaling = _linear(part)
+        elif kind == "llama3":
+            scaling = _llama3(part, lengths.whole(key))
+        elif kind == "yarn":
+            scaling = _yarn(part, lengths.whole(key))
+        elif kind == "longrope":
+            scaling = _longrope(part, lengths.whole(key), width, max_seq_len)
         part.require_known()
         return scaling
 
     def write(self, config: DecoderConfig) -> dict[str, Any]:
-        """The fields of a ``config.json``, in the words that both versions read."""
+        """Return the fields of a ``config.json``, in the words that both versions read."""
         written: dict[str, Any] = {
             self.base_key: config.rope_base,
             "rope_scaling": write_scaling(config.rope_scaling),
@@ -133,16 +131,13 @@ class Rope:
             written["original_max_position_embeddings"] = config.rope_scaling.original_max_seq_len
         if self.local_base is None:
             return written
-        if config.local_rope_base is None:
+        local = config.local_rope_base
+        if local is None:
             local = config.rope_base
-        else:
-            local = config.local_rope_base
         if self.local_base_key is not None:
             return written | {self.local_base_key: local}
-        full = {
-            "rope_theta": config.rope_base,
-            **(written["rope_scaling"] or {"rope_type": "default"}),
-        }
+        scaling = written["rope_scaling"] or {"rope_type": "default"}
+        full = {"rope_theta": config.rope_base, **scaling}
         parts = {
             "full_attention": full,
             "sliding_attention": {"rope_type": "default", "rope_theta": local},
@@ -150,21 +145,35 @@ class Rope:
         return written | {"rope_parameters": parts}
 
 
+def _number(
+    fields: Fields, key: str, parts: Sequence[Fields], inner_key: str, default: float
+) -> float:
+    """Return a number that may stand beside the objects of a rotation and within them.
+
+    An object without it has the default, whatever the other object says.
+    """
+    outer = {key: fields.get(key)}
+    inner = {f"{part.place}{inner_key}": part.get(inner_key) for part in parts}
+    numbers = {name: alike(outer | {name: value}, default) for name, value in inner.items()}
+    return alike(outer | numbers, default)
+
+
+# A factor of 1 stretches nothing.
 def _linear(part: Fields) -> Linear | None:
     factor = part.number("factor")
     return None if factor == 1 else Linear(factor)
 
 
 def _llama3(part: Fields, original: int) -> Llama3 | None:
-    factor, low, high = (
-        part.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor")
-    )
+    factor = part.number("factor")
+    low = part.number("low_freq_factor")
+    high = part.number("high_freq_factor")
     return None if factor == 1 else Llama3(factor, original, low, high)
 
 
 def _yarn(part: Fields, original: int) -> Yarn | None:
     factor = part.number("factor")
-    if factor == 1:  # stretches nothing
+    if factor == 1:
         return None
     yarn = Yarn(
         factor,
@@ -182,26 +191,23 @@ def _yarn(part: Fields, original: int) -> Yarn | None:
     return yarn
 
 
-def _longrope(part: Fields, original: int, width: int, longest: int) -> LongRope:
+def _longrope(part: Fields, original: int, width: int, max_seq_len: int) -> LongRope:
     if part.get("factor") is not None:
         factor = part.number("factor")
     else:
-        factor = longest / original
+        factor = max_seq_len / original
+    concentration = 1.0
     if factor > 1:
-        implied = math.sqrt(1 + math.log(factor) / math.log(original))
-    else:
-        implied = 1.0
+        concentration = math.sqrt(1 + math.log(factor) / math.log(original))
     if part.get("attention_factor") is not None:
-        given = part.number("attention_factor")
-    else:
-        given = implied
+        concentration = part.number("attention_factor")
     short = part.numbers("short_factor", width // 2)
     long = part.numbers("long_factor", width // 2)
-    return LongRope(short, long, original, given)
+    return LongRope(short, long, original, concentration)
 
 
 _ORIGINAL = {"original_max_position_embeddings": "original_max_seq_len"}
-# Their fields of a scaling, and ours.
+# Kinds of rescaling: name and fields in a config.json, and our fields.
 _WRITTEN: dict[type, tuple[str, dict[str, str]]] = {
     Linear: ("linear", {"factor": "factor"}),
     Llama3: (
@@ -222,11 +228,12 @@ _WRITTEN: dict[type, tuple[str, dict[str, str]]] = {
 
 
 def write_scaling(scaling: Any) -> dict[str, Any] | None:
-    """The object in a ``config.json``; None without a scaling."""
+    """Return the object in a ``config.json`` for a rescaling; None without one."""
     if scaling is None:
         return None
-    kind, fields = _WRITTEN[type(scaling)]
-    values = {theirs: getattr(scaling, ours) for theirs, ours in fields.items()}
-    return {"rope_type": kind} | {
-        name: list(v) if isinstance(v, tuple) else v for name, v in values.items()
-    }
+    kind, names = _WRITTEN[type(scaling)]
+    written: dict[str, Any] = {"rope_type": kind}
+    for key, name in names.items():
+        value = getattr(scaling, name)
+        written[key] = list(value) if isinstance(value, tuple) else value
+    return written

@@ -1,12 +1,13 @@
-"""What a family of models is: one row, read and written as ``config.json`` with safetensors, and
-read as GGUF.
+"""A row of the table of families, by which ``config.json``, safetensors and GGUF are read.
 
-A family adds no code to the network. Its row says what its fields are called, which parts of
-:class:`~glassformer.models.DecoderConfig` it always has, and what its tensors are called.
+Directories are written by the same row. A family adds no code to the network. Its row says what its
+fields and tensors are called, and which parts of :class:`~glassformer.models.DecoderConfig` it
+always has.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -51,18 +52,18 @@ NAMES = {
 }
 """Modules of a decoder and their names in files like Llama's; those of a layer follow a prefix."""
 CAPS = {"attention_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
-"""Fields of ours and theirs of the families that have them, and keys of GGUF."""
+"""Caps: fields of :class:`DecoderConfig` and their names in files, which GGUF uses, too."""
 QK_NORMS = {"attention.query_norm": "self_attn.q_norm", "attention.key_norm": "self_attn.k_norm"}
 """Norms of queries and keys."""
 
 
-def bias(file: Fields, found: dict[str, Any]) -> dict[str, Any]:
-    """A ``read`` of ``attention_bias``."""
+def bias(file: Fields, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return ``attention_bias``: a ``read`` of families."""
     return {"attention_bias": file.flag("attention_bias", False)}
 
 
 def write_bias(config: DecoderConfig) -> dict[str, Any]:
-    """The opposite of :func:`bias`."""
+    """Return ``attention_bias`` for a file: the opposite of :func:`bias`."""
     return {"attention_bias": config.attention_bias}
 
 
@@ -75,73 +76,78 @@ class Family:
     """A row of the table."""
 
     name: str
-    """As its makers call it."""
+    """Name that its makers gave it."""
     model_type: str
-    """In ``config.json``."""
+    """``model_type`` in ``config.json``."""
     architecture: str
     multimodal: str | None = None
-    """The ``model_type`` of models of images and text whose part for text is of this family; it is
-    read alone.
+    """``model_type`` of models of images and text whose text model, which is read alone, is of this
+    family.
     """
     layout: str = "Hugging Face"
-    """Whose files these are."""
+    """Program whose files these are."""
     keys: Mapping[str, str] = field(default_factory=lambda: KEYS)
-    """Our fields and theirs."""
+    """Fields of :class:`DecoderConfig` and their names in ``config.json``."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What a missing field of theirs means; without one: ``head_dim`` is ``hidden_size /
-    num_attention_heads``, there are as many key-value heads as heads, no dropout, and the output is
-    the embedding unless ``tied`` is false.
+    """Defaults of fields that ``config.json`` may leave out. Without one, ``head_dim`` is
+    ``hidden_size / num_attention_heads``, there are as many key-value heads as heads, no dropout,
+    and the output is the embedding if ``tied``.
     """
     aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of fields in ``config.json``."""
     tied: bool = False
-    """Whether the output is the embedding where the file does not say it."""
+    """Default of ``tie_word_embeddings``: the output is the embedding."""
     fixed: Mapping[str, Any] = field(default_factory=lambda: {"hidden_act": "silu"})
-    """Fields of theirs that have one possible value."""
+    """Fields in ``config.json`` that have one possible value."""
     ignored: tuple[str, ...] = ()
-    """Fields of theirs that transformers ignores in this family."""
+    """Fields in ``config.json`` that transformers ignores in this family."""
     parts: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of ours that are the same in every model of the family."""
+    """Fields of :class:`DecoderConfig` that are the same in every model of the family."""
     rope: Rope | None = field(default_factory=Rope)
-    """How it rotates; None: not at all."""
+    """Rotation; None: queries and keys are not rotated."""
     windows: Literal["none", "all", "types"] = "none"
     """Layers with a window: none, all, or by ``layer_types``."""
     window: int | None = None
-    """Keys that a query sees, where the file does not say it."""
+    """Default of ``sliding_window``: keys that a query sees."""
     period: int = 1
-    """Without ``layer_types``, every so many layers one has no window; 1: none has one."""
+    """Default of ``layer_types``: the last of every so many layers has no window."""
     window_flag: bool = False
-    """Whether ``use_sliding_window`` says if there is a window at all."""
+    """``use_sliding_window`` must be true for a window."""
     read: Callable[[Fields, dict[str, Any]], dict[str, Any]] = _nothing
-    """More fields of ours, from their file and the fields found so far."""
+    """Function that reads more fields, from ``config.json`` and the fields read so far."""
     write: Callable[[DecoderConfig], dict[str, Any]] = _nothing
-    """The opposite."""
+    """Opposite of ``read``."""
     read_as: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
-    """Their content in the words of this row, where it has others."""
+    """Function that translates ``config.json`` into the words of this row."""
     write_as: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    """The opposite."""
+    """Opposite of ``read_as``."""
     names: Mapping[str, str] = field(default_factory=lambda: NAMES)
-    """Our modules and theirs; see :mod:`~glassformer.checkpoints.families.tensor_names`."""
+    """Modules of a decoder and their names in the files; see
+    :mod:`~glassformer.checkpoints.families.tensor_names`.
+    """
     prefix: str = "model.layers.{}."
-    """Of their names in a layer."""
+    """Prefix of names in a layer."""
     base: str = "model."
     """Prefix of all names but the output's, which files of a model without an output leave out."""
     forms: Mapping[str, Form] = field(default_factory=dict)
-    """What is not stored as we hold it, by our name or, for a packed tensor as a whole, theirs."""
+    """Conversions of tensors that are stored in another form, by the name of our module. A packed
+    tensor is converted as a whole by its name in the files.
+    """
     gguf: str | None = None
     """``general.architecture`` of GGUF files; None: llama.cpp does not have it."""
     gguf_names: Mapping[str, str] = field(default_factory=lambda: GGUF_NAMES)
-    """Our modules and GGUF's."""
+    """Modules of a decoder and their names in GGUF."""
     gguf_forms: Mapping[str, Form] = field(default_factory=dict)
-    """As ``forms``."""
+    """Conversions of tensors in GGUF, like ``forms``."""
     gguf_read: Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]] = _nothing
-    """More fields of ours, from the metadata (keys without the architecture) and the fields found
-    so far.
+    """Function that reads more fields, from the metadata (keys without the architecture) and the
+    fields read so far.
     """
 
     def read_config(self, content: Mapping[str, Any]) -> DecoderConfig:
-        """The decoder's configuration for the content of a ``config.json``."""
+        """Return the decoder's configuration for the content of a ``config.json``."""
         file = Fields(self.read_as(content), aliases=self.aliases)
-        found = self._sizes(file)
+        fields = self._sizes(file)
         for name, value in self.fixed.items():
             file.only(name, value)
         if not file.flag("is_causal", True):
@@ -153,47 +159,50 @@ class Family:
         for name in self.ignored:
             file.get(name)
         if self.rope is not None:
-            found |= self.rope.read(file, found["head_dim"], found["max_seq_len"])
-        found |= self._windows(file, found["num_layers"])
-        found |= self.parts
-        found |= self.read(file, found)
-        if found.get("window") is None:
-            found.pop("local_rope_base", None)
+            fields |= self.rope.read(file, fields["head_dim"], fields["max_seq_len"])
+        fields |= self._windows(file, fields["num_layers"])
+        fields |= self.parts
+        fields |= self.read(file, fields)
+        if fields.get("window") is None:
+            fields.pop("local_rope_base", None)
         file.require_known()
-        return canonical(DecoderConfig(**found))
+        return canonical(DecoderConfig(**fields))
 
     def write_config(self, config: DecoderConfig, dtype: torch.dtype) -> dict[str, Any]:
-        """The content of a ``config.json`` from which :meth:`read_config` reads ``config``."""
+        """Return the content of a ``config.json`` from which :meth:`read_config` reads ``config``.
+
+        Raises:
+            InputError: Names every part of the decoder that the family lacks.
+        """
         config = canonical(config)
-        lacking = self._lacking(replace(config, expert_format="dense") if self.packs else config)
-        if lacking:
+        unpacked = replace(config, expert_format="dense") if self.packs else config
+        lacking_fields = self._lacking(unpacked)
+        if lacking_fields:
             raise InputError(
-                got=f"a decoder with {', '.join(lacking)}",
+                got=f"a decoder with {', '.join(lacking_fields)}",
                 expected=f"what {self.name} has",
                 fix="Choose another layout: glassformer keeps every part.",
             )
-        return self.write_as(
-            self._written(config) | {"torch_dtype": str(dtype).removeprefix("torch.")}
-        )
+        torch_dtype = str(dtype).removeprefix("torch.")
+        return self.write_as(self._written(config) | {"torch_dtype": torch_dtype})
 
     @property
     def packs(self) -> bool:
-        """Whether its files can have experts in MXFP4; the files say whether they do."""
+        """True if its files can have experts in MXFP4."""
         return "ffn.gate_up_blocks" in self.names
 
     def _lacking(self, config: DecoderConfig) -> list[str]:
-        """The fields of a configuration that are not read back."""
+        """Return the fields of a configuration that are not read back."""
         try:
             return differences(config, self.read_config(self.write_as(self._written(config))))
         except InputError as error:
+            other_fields = []
             if config.rope_scaling:
-                others = self._lacking(replace(config, rope_scaling=None))
-            else:
-                others = []
-            return [*others, error.got]
+                other_fields = self._lacking(replace(config, rope_scaling=None))
+            return [*other_fields, error.got]
 
     def _written(self, config: DecoderConfig) -> dict[str, Any]:
-        written = {theirs: getattr(config, ours) for ours, theirs in self.keys.items()}
+        written = {key: getattr(config, name) for name, key in self.keys.items()}
         written |= dict(self.fixed) | {
             "architectures": [self.architecture],
             "model_type": self.model_type,
@@ -203,51 +212,54 @@ class Family:
         if self.windows == "all":
             written["sliding_window"] = config.window
         if self.windows == "types":
-            written["sliding_window"] = (
-                config.window or config.max_seq_len
-            )  # transformers wants one even for no layer
+            # transformers needs a window even if no layer has one.
+            written["sliding_window"] = config.window or config.max_seq_len
             written["layer_types"] = [
-                KINDS[config.layer_window(layer) is None] for layer in range(config.num_layers)
+                _layer_type(config.layer_window(layer) is not None)
+                for layer in range(config.num_layers)
             ]
         if self.window_flag:
             written["use_sliding_window"] = config.window is not None
         return written | self.write(config)
 
     def entries(self, config: DecoderConfig) -> list[Entry]:
-        """The tensors of its safetensors files."""
+        """Return the tensors of its safetensors files."""
         return tensor_names.entries(config, self.names, self.prefix, self.forms)
 
     def _sizes(self, file: Fields) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for ours, theirs in self.keys.items():
-            default = self.defaults.get(theirs)
-            if ours == "tied_output":
-                found[ours] = file.flag(theirs, self.tied)
-            elif ours in ("norm_eps", "dropout"):
-                found[ours] = file.number(theirs, 0.0 if ours == "dropout" else default)
-            elif file.get(theirs, default) is None and (
-                theirs in _OPTIONAL or self.defaults.get(theirs, 0) is None
-            ):
-                found[ours] = None
+        fields: dict[str, Any] = {}
+        for name, key in self.keys.items():
+            default = self.defaults.get(key)
+            may_be_none = key in _OPTIONAL or self.defaults.get(key, 0) is None
+            if name == "tied_output":
+                fields[name] = file.flag(key, self.tied)
+            elif name == "dropout":
+                fields[name] = file.number(key, 0.0)
+            elif name == "norm_eps":
+                fields[name] = file.number(key, default)
+            elif may_be_none and file.get(key, default) is None:
+                fields[name] = None
             else:
-                found[ours] = file.whole(theirs, default)
-        heads = found["num_heads"]
-        if not heads > 0:
+                fields[name] = file.whole(key, default)
+        heads = fields["num_heads"]
+        if heads < 1:
             raise InputError(
                 got=f"{self.keys['num_heads']} = 0",
                 expected="1 or more heads",
                 fix="Download the file again.",
             )
-        layers = found["num_layers"]
-        if not layers < _MOST_LAYERS:
+        layers = fields["num_layers"]
+        if layers >= _MOST_LAYERS:
             raise InputError(
                 got=f"{self.keys['num_layers']} = {layers}",
                 expected=f"fewer than {_MOST_LAYERS} layers",
                 fix="Download the file again.",
             )
-        defaults = {"head_dim": found["hidden_dim"] // heads, "num_kv_heads": heads}
-        found |= {name: each for name, each in defaults.items() if found.get(name) is None}
-        return found
+        if fields.get("head_dim") is None:
+            fields["head_dim"] = fields["hidden_dim"] // heads
+        if fields.get("num_kv_heads") is None:
+            fields["num_kv_heads"] = heads
+        return fields
 
     def _windows(self, file: Fields, layers: int) -> dict[str, Any]:
         if self.windows == "none":
@@ -260,31 +272,40 @@ class Family:
             window = file.whole("sliding_window", self.window)
         if self.windows == "all":
             return {"window": window, "windowed_layers": "all"}
-        kinds = file.names("layer_types", layers, KINDS)
-        if kinds is None:
-            full = None
+        types = file.names("layer_types", layers, KINDS)
+        if types is not None:
+            has_window = [layer_type == KINDS[0] for layer_type in types]
+        elif window is None:
+            has_window = [False] * layers
             if self.window_flag:
-                full = file.whole("max_window_layers", 28)
-            kinds = [
-                KINDS[
-                    window is None
-                    or ((layer + 1) % self.period == 0 if full is None else layer < full)
-                ]
-                for layer in range(layers)
-            ]
+                file.whole("max_window_layers", 28)
+        elif self.window_flag:
+            num_full = file.whole("max_window_layers", 28)
+            has_window = [layer >= num_full for layer in range(layers)]
+        else:
+            has_window = [(layer + 1) % self.period != 0 for layer in range(layers)]
         file.get("max_window_layers")
-        return windowed([kind == KINDS[0] for kind in kinds], window)
+        return windowed(has_window, window)
+
+
+def _layer_type(has_window: bool) -> str:
+    """Return the value of ``layer_types`` for a layer."""
+    sliding, full = KINDS
+    return sliding if has_window else full
 
 
 _OPTIONAL = ("num_key_value_heads", "head_dim")
-# More than any model has: what there is for each layer stays small.
+# More layers than any model has; lists with an item for each layer stay small.
 _MOST_LAYERS = 2**16
 
 
 def windowed(layers: Sequence[bool], window: int | None) -> dict[str, Any]:
-    """Our fields for windows in these layers."""
-    places = tuple(layer for layer, has in enumerate(layers) if has)
-    if not places:
+    """Return the fields of :class:`DecoderConfig` for windows in some layers.
+
+    ``layers`` holds for each layer whether it has a window.
+    """
+    with_window = tuple(layer for layer, has_window in enumerate(layers) if has_window)
+    if not with_window:
         return {"window": None, "windowed_layers": "even"}
     if window is None:
         raise InputError(
@@ -292,41 +313,46 @@ def windowed(layers: Sequence[bool], window: int | None) -> dict[str, Any]:
             expected="a window",
             fix="Download the file again.",
         )
-    named = {tuple(range(0, len(layers), 2)): "even", tuple(range(1, len(layers), 2)): "odd"}
-    every = "all" if len(places) == len(layers) else places
-    return {"window": window, "windowed_layers": named.get(places, every)}
+    windowed_layers: str | tuple[int, ...] = with_window
+    if with_window == tuple(range(1, len(layers), 2)):
+        windowed_layers = "odd"
+    elif with_window == tuple(range(0, len(layers), 2)):
+        windowed_layers = "even"
+    elif len(with_window) == len(layers):
+        windowed_layers = "all"
+    return {"window": window, "windowed_layers": windowed_layers}
 
 
 def canonical(config: DecoderConfig) -> DecoderConfig:
-    """The same decoder with one spelling of what can be said in several ways; what only training
-    reads is left out.
+    """Return a configuration of the same decoder in one spelling.
+
+    Values that mean a default become that default. Settings that only training reads are left out.
     """
-    seen = windowed(
+    windows = windowed(
         [config.layer_window(layer) is not None for layer in range(config.num_layers)],
         config.window,
     )
-    local = config.local_rope_base
-    as_others = seen["window"] is None or (
-        local == config.rope_base and config.rope_scaling is None
-    )
-    return replace(
-        config,
-        num_kv_heads=config.num_kv_heads or config.num_heads,
-        **seen,
-        local_rope_base=None if as_others else local,
-        rotary_dim=None if config.rotary_dim == config.head_dim else config.rotary_dim,
-        attention_scale=None
-        if config.attention_scale == config.head_dim**-0.5
-        else config.attention_scale,
-        top_k=config.top_k if config.num_experts else 2,
-        balance_experts=False,
-    )
+    changes: dict[str, Any] = {
+        "num_kv_heads": config.num_kv_heads or config.num_heads,
+        "balance_experts": False,
+    }
+    is_one_rotation = config.local_rope_base == config.rope_base and config.rope_scaling is None
+    if windows["window"] is None or is_one_rotation:
+        changes["local_rope_base"] = None
+    if config.rotary_dim == config.head_dim:
+        changes["rotary_dim"] = None
+    if config.attention_scale == config.head_dim**-0.5:
+        changes["attention_scale"] = None
+    if not config.num_experts:
+        changes["top_k"] = 2
+    return replace(config, **windows, **changes)
 
 
-def differences(wanted: DecoderConfig, found: DecoderConfig) -> list[str]:
-    """The fields in which two configurations differ, with the first one's values."""
+def differences(config: DecoderConfig, other: DecoderConfig) -> list[str]:
+    """Return the fields in which two configurations differ, with the values of the first."""
+    names = [field.name for field in dataclasses.fields(config)]
     return [
-        f"{each.name} = {getattr(wanted, each.name)!r}"
-        for each in fields(wanted)
-        if getattr(wanted, each.name) != getattr(found, each.name)
+        f"{name} = {getattr(config, name)!r}"
+        for name in names
+        if getattr(config, name) != getattr(other, name)
     ]

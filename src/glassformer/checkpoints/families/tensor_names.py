@@ -1,5 +1,4 @@
-"""Names of a decoder's tensors in other programs' files, and how one becomes the other, in both
-directions.
+"""Names and forms of a decoder's tensors in other programs' files, for reading and writing.
 
 Several of our modules with one foreign name are packed in one tensor, by rows, in the order of the
 table. A name with ``{expert}`` stands for one tensor of each expert. All forms but
@@ -9,7 +8,8 @@ rows of bytes as well.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from glassformer.models import DecoderConfig
 OUTSIDE = ("embedding", "positions", "embedding_norm", "final_norm", "output")
 """Modules that do not belong to a layer."""
 ABSENT = ""
-"""The name of what is not in the file: weights of norms, which are 1, and biases, which are 0."""
+"""Name of tensors that are not in the file: weights of norms, which are 1, and biases, 0."""
 
 GGUF_PREFIX = "blk.{}."
 GGUF_NAMES = {
@@ -51,17 +51,18 @@ EXPERTS = {
     "ffn.up": "ffn_up_exps.weight",
     "ffn.down": "ffn_down_exps.weight",
 }
-"""Instead, for layers with experts: one tensor for all of them."""
+"""Names in layers with experts: one tensor for all experts."""
 PACKED = (
     {"attention.query": "attn_qkv", "attention.key": "attn_qkv", "attention.value": "attn_qkv"},
     {"ffn.gate": "ffn_gate_up_exps.weight", "ffn.up": "ffn_gate_up_exps.weight"},
 )
-"""Instead, where the file has a tensor of this name."""
+"""Names of packed tensors, for files that have them."""
 
 
 class Form(NamedTuple):
-    """A tensor of a file as ours, and back: two functions of the tensor and the decoder's
-    configuration.
+    """A conversion of a tensor of a file into ours, and back.
+
+    Both functions take the tensor and the decoder's configuration.
     """
 
     read: Callable[[Tensor, DecoderConfig], Tensor]
@@ -77,17 +78,17 @@ def _swapped(tensor: Tensor, config: DecoderConfig) -> Tensor:
 
 
 def _regrouped(rows: Tensor, group: int, parts: int) -> Tensor:
-    """``[groups, parts, group / parts, ...]``."""
+    """Return rows as ``[groups, parts, group / parts, ...]``."""
     return rows.reshape(-1, parts, group // parts, *rows.shape[1:])
 
 
 def _turned(rows: Tensor, group: int, parts: int) -> Tensor:
-    """Rows in groups: part after part becomes in turns one row of every part."""
+    """Return the rows of each group with its parts interleaved: one row of every part in turns."""
     return _regrouped(rows, group, parts).transpose(1, 2).reshape(rows.shape)
 
 
 def _by_head(rows: Tensor, config: DecoderConfig) -> Tensor:
-    """Query, key and value of one head after another become all queries, all keys, all values."""
+    """Return all queries, all keys and all values from the rows of one head after another."""
     return _regrouped(rows, 3 * config.head_dim, 3).transpose(0, 1).reshape(rows.shape)
 
 
@@ -108,7 +109,7 @@ def _in_turns(rows: Tensor, config: DecoderConfig) -> Tensor:
 
 
 def _by_rows(tensor: Tensor) -> Tensor:
-    """Matrices transposed; biases, ``[expert, out]``, stay."""
+    """Transpose experts' matrices; their biases, ``[expert, out]``, stay."""
     return tensor.mT if tensor.dim() == 3 else tensor
 
 
@@ -116,118 +117,118 @@ TRANSPOSED = Form(_transposed, _transposed)
 """``[in, out]`` in the file, as in GPT-2's Conv1D; vectors stay."""
 SHIFTED = Form(lambda w, _: w.double() + 1, lambda w, _: w - 1)
 """The file holds w of a norm that multiplies by 1 + w, as Gemma's do. The sum is taken in float64
-and kept in float32 at least, where 16-bit weights come back bit for bit: |w| of at least 2**-15
-exactly, smaller ones within 2**-24, like all of float32's: no program computes with more of them,
-since the sum is taken in float32.
+and kept in float32 at least. There, 16-bit weights w of a size of at least 2**-15 come back bit for
+bit. Smaller ones and those of float32 come back within 2**-24. No program computes with more
+digits, since the sum is taken in float32.
 """
 SWAPPED_HALVES = Form(_swapped, _swapped)
-"""The halves of every head are exchanged, which turns the direction of the rotation around
-(nanochat).
-"""
+"""The halves of every head are exchanged, which reverses the rotation (nanochat)."""
 NEIGHBOURS = Form(
     lambda w, c: _turned(w, c.head_dim, c.head_dim // 2), lambda w, c: _turned(w, c.head_dim, 2)
 )
 """Coordinates that rotate together are neighbours in the file; ours are half a head apart."""
 HEAD_BY_HEAD = Form(_by_head, _into_heads)
-"""Query, key and value of the first head, then of the second ... (GPT-NeoX); of a packed tensor as
-a whole.
-"""
+"""A packed tensor holds query, key and value of the first head, then of the second (GPT-NeoX)."""
 OUT_LAST = Form(lambda w, _: w.mT, lambda w, _: w.mT)
 """Experts' matrices are ``[expert, in, out]`` in the file."""
 IN_TURNS = Form(_apart, _in_turns)
-"""Of gate and up as a whole: a row of the one, a row of the other."""
+"""A packed tensor holds a row of gate and a row of up in turns."""
 IN_TURNS_OUT_LAST = Form(
     lambda w, c: _apart(_by_rows(w), c), lambda w, c: _by_rows(_in_turns(w, c))
 )
-"""Both of these."""
+"""The conversions of :data:`IN_TURNS` and :data:`OUT_LAST` together."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Tensors of ours and of a file that hold the same numbers: one to one, packed, or an expert
-    each.
+    """Tensors of a decoder and of a file that hold the same numbers.
+
+    They are one to one, several of ours packed in one of the file, or an expert each in the file.
     """
 
     ours: tuple[str, ...]
+    """Names of the decoder's tensors."""
     theirs: tuple[str, ...]
-    """None for what is not in the file."""
+    """Names of the file's tensors; empty for constants, which are not in the file."""
     sizes: tuple[tuple[int, ...], ...]
-    """Shapes of ours."""
+    """Shapes of the decoder's tensors."""
     config: DecoderConfig
     whole: Form | None
+    """Conversion of the packed tensor as a whole."""
     parts: tuple[Form | None, ...]
+    """Conversion of each of the decoder's tensors."""
     by_expert: bool
-    """Whether theirs are the experts of one of ours."""
+    """The file's tensors are the experts of one tensor of the decoder."""
 
     def read(self, get: Callable[[str], Tensor]) -> dict[str, Tensor]:
-        """Our tensors, from a function that reads theirs; last axes may be packed in bytes."""
+        """Return the decoder's tensors; ``get`` reads one of the file.
+
+        The last axis may be packed in bytes.
+        """
         if not self.theirs:
             return {
-                n: torch.full(size, _constant(n))
-                for n, size in zip(self.ours, self.sizes, strict=True)
+                name: torch.full(size, _constant(name))
+                for name, size in zip(self.ours, self.sizes, strict=True)
             }
-        read = [get(name) for name in self.theirs]
-        whole = torch.stack(read) if self.by_expert else read[0]
-        if self.whole is None:
-            whole = whole
-        else:
+        tensors = [get(name) for name in self.theirs]
+        whole = torch.stack(tensors) if self.by_expert else tensors[0]
+        if self.whole is not None:
             whole = self.whole.read(whole, self.config)
-        axis = _axis(self.ours[0], self.sizes[0])
+        pieces: Sequence[Tensor] = [whole]
         if len(self.ours) > 1:
+            axis = _axis(self.ours[0], self.sizes[0])
             pieces = whole.split([size[axis] for size in self.sizes], axis)
-        else:
-            pieces = [whole]
-        return {
-            name: (piece if form is None else form.read(piece, self.config)).contiguous()
-            for name, piece, form in zip(self.ours, pieces, self.parts, strict=True)
-        }
+        state = {}
+        for name, piece, form in zip(self.ours, pieces, self.parts, strict=True):
+            tensor = piece if form is None else form.read(piece, self.config)
+            state[name] = tensor.contiguous()
+        return state
 
     def write(self, state: Mapping[str, Tensor]) -> list[Tensor]:
-        """Their tensors, in the order of ``theirs``, from ours."""
-        ours = [state[name] for name in self.ours]
+        """Return the file's tensors, in the order of ``theirs``, from the decoder's."""
         if not self.theirs:
-            for name, tensor in zip(self.ours, ours, strict=True):
-                same = tensor.is_meta or bool((tensor == _constant(name)).all())
-                value = _constant(name)
-                if not same:
-                    raise InputError(
-                        got=f"{name} with other values than {value}",
-                        expected=f"only {value}",
-                        fix="Choose another layout.",
-                    )
+            self._check_constants(state)
             return []
-        pieces = [
-            piece if form is None else form.write(piece, self.config)
-            for piece, form in zip(ours, self.parts, strict=True)
-        ]
+        pieces = []
+        for name, form in zip(self.ours, self.parts, strict=True):
+            tensor = state[name]
+            pieces.append(tensor if form is None else form.write(tensor, self.config))
+        whole = pieces[0]
         if len(pieces) > 1:
             whole = torch.cat(pieces, _axis(self.ours[0], self.sizes[0]))
-        else:
-            whole = pieces[0]
-        if self.whole is None:
-            whole = whole
-        else:
+        if self.whole is not None:
             whole = self.whole.write(whole, self.config)
         return list(whole) if self.by_expert else [whole]
 
+    def _check_constants(self, state: Mapping[str, Tensor]) -> None:
+        """Refuse values that a file cannot hold, since it leaves these tensors out."""
+        for name in self.ours:
+            tensor = state[name]
+            value = _constant(name)
+            if not tensor.is_meta and bool((tensor != value).any()):
+                raise InputError(
+                    got=f"{name} with other values than {value}",
+                    expected=f"only {value}",
+                    fix="Choose another layout.",
+                )
+
     def shapes(self) -> dict[str, list[int]]:
-        """The shapes of their tensors."""
+        """Return the shapes of the file's tensors."""
         empty = {
             name: torch.empty(size, device="meta", dtype=torch.float32)
             for name, size in zip(self.ours, self.sizes, strict=True)
         }
-        return {
-            name: list(each.shape)
-            for name, each in zip(self.theirs, self.write(empty), strict=True)
-        }
+        tensors = self.write(empty)
+        return {name: list(tensor.shape) for name, tensor in zip(self.theirs, tensors, strict=True)}
 
 
 def _constant(name: str) -> float:
+    """Return the value of a tensor that is not in the file."""
     return 0.0 if name.endswith("bias") else 1.0
 
 
 def _axis(name: str, size: Sequence[int]) -> int:
-    """The axis of rows: tensors of all experts have the expert before it."""
+    """Return the axis of rows; tensors of all experts have the expert before it."""
     if len(size) == 3 or name.endswith(("gate_bias", "up_bias")):
         return 1
     return 0
@@ -239,63 +240,92 @@ def entries(
     prefix: str,
     forms: Mapping[str, Form],
 ) -> list[Entry]:
-    """The tensors of a decoder by a table of names.
+    """Return the tensors of a decoder by a table of names.
 
     Args:
-        config: The decoder's.
-        names: Our modules (or single tensors) and theirs: ``{"attention.query":
-            "self_attn.q_proj"}``.
-        prefix: Of their names in a layer: ``"model.layers.{}."``.
-        forms: By our name, of a part, or by theirs, of a packed tensor as a whole.
+        config: Configuration of the decoder.
+        names: Our modules (or single tensors) and their names in the file:
+            ``{"attention.query": "self_attn.q_proj"}``.
+        prefix: Prefix of names in a layer: ``"model.layers.{}."``.
+        forms: Conversions, by the name of our module or, for a packed tensor as a whole, its name
+            in the file.
     """
-    one = replace(config, num_layers=1, windowed_layers="all", unrotated_layers=())
-    shapes = {name: tuple(tensor.shape) for name, tensor in empty_decoder(one).state_dict().items()}
-    if config.tied_output:
-        del shapes["output.weight"]
-    groups: dict[str, list[str]] = {}
-    placed = 0
-    for module, theirs in names.items():
-        if module.split(".")[0] in OUTSIDE:
-            ours = module
-        else:
-            ours = f"layers.0.{module}"
-        for name in (name for name in shapes if ours in (name, name.rpartition(".")[0])):
-            if name.removeprefix("layers.0.") in names and name != ours:
-                continue  # it has a name of its own
-            suffix = name.removeprefix(ours)
-            if ours == module:
-                template = f"{theirs}{suffix}"
-            else:
-                template = f"{prefix}{theirs}{suffix}"
-            groups.setdefault(template if theirs else name, []).append(name)
-            placed += 1
-    if placed < len(shapes):
-        known = {name for group in groups.values() for name in group}
-        raise InputError(
-            f"a decoder with {', '.join(sorted(shapes.keys() - known))}",
-            f"only parts named in the table: {', '.join(names)}",
-            "Choose another layout.",
-        )
-    found = []
-    for template, group in groups.items():
+    shapes = _shapes_of_one_layer(config)
+    table: list[Entry] = []
+    for template, group in _grouped(shapes, names, prefix).items():
         in_layer = group[0].startswith("layers.")
         modules = [name.removeprefix("layers.0.") for name in group]
         parts = tuple(forms.get(name) or forms.get(name.rpartition(".")[0]) for name in modules)
-        theirs = names[modules[0] if modules[0] in names else modules[0].rpartition(".")[0]]
+        module = modules[0]
+        if module not in names:
+            module = module.rpartition(".")[0]
+        file_name = names[module]
         sizes = tuple(shapes[name] for name in group)
-        entry = Entry((), (), sizes, config, forms.get(theirs), parts, "{expert}" in template)
+        by_expert = "{expert}" in template
+        entry = Entry((), (), sizes, config, forms.get(file_name), parts, by_expert)
+        copies = 1
+        if by_expert:
+            copies = config.num_experts or 0
         for layer in range(config.num_layers if in_layer else 1):
-            at = tuple(name.replace("layers.0.", f"layers.{layer}.", 1) for name in group)
-            name = template.replace("{}", str(layer))
-            copies = (config.num_experts or 0) if entry.by_expert else 1
-            there = tuple(name.replace("{expert}", str(expert)) for expert in range(copies))
-            found.append(replace(entry, ours=at, theirs=there if theirs else ()))
-    return found
+            ours = tuple(name.replace("layers.0.", f"layers.{layer}.", 1) for name in group)
+            theirs: tuple[str, ...] = ()
+            if file_name:
+                name = template.replace("{}", str(layer))
+                theirs = tuple(name.replace("{expert}", str(expert)) for expert in range(copies))
+            table.append(replace(entry, ours=ours, theirs=theirs))
+    return table
+
+
+def _shapes_of_one_layer(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of a decoder with one layer, by name."""
+    smaller = replace(config, num_layers=1, windowed_layers="all", unrotated_layers=())
+    state = empty_decoder(smaller).state_dict()
+    if config.tied_output:
+        del state["output.weight"]
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+def _grouped(
+    shapes: Mapping[str, Any], names: Mapping[str, str], prefix: str
+) -> dict[str, list[str]]:
+    """Return our tensors by the name in the file, ``{}`` for the layer, that holds them.
+
+    Tensors that are not in the file stand by their own names.
+
+    Raises:
+        InputError: Names tensors that are not in the table.
+    """
+    groups: dict[str, list[str]] = {}
+    placed = 0
+    for module, file_name in names.items():
+        in_layer = module.split(".")[0] not in OUTSIDE
+        our_name = f"layers.0.{module}" if in_layer else module
+        for name in shapes:
+            if our_name not in (name, name.rpartition(".")[0]):
+                continue
+            if name.removeprefix("layers.0.") in names and name != our_name:
+                continue  # it has a name of its own
+            template = name
+            if file_name:
+                template = f"{file_name}{name.removeprefix(our_name)}"
+                if in_layer:
+                    template = f"{prefix}{template}"
+            groups.setdefault(template, []).append(name)
+            placed += 1
+    if placed < len(shapes):
+        known_names = set(chain.from_iterable(groups.values()))
+        raise InputError(
+            f"a decoder with {', '.join(sorted(shapes.keys() - known_names))}",
+            f"only parts named in the table: {', '.join(names)}",
+            "Choose another layout.",
+        )
+    return groups
 
 
 def tensors_of_layer(names: Mapping[str, str], config: DecoderConfig) -> int:
-    """At least so many tensors of a file belong to a layer."""
+    """Return the least number of tensors of a layer in a file."""
     inside = {
-        theirs for ours, theirs in names.items() if ours.split(".")[0] not in OUTSIDE and theirs
+        name for module, name in names.items() if name and module.split(".")[0] not in OUTSIDE
     }
-    return sum((config.num_experts or 0) if "{expert}" in name else 1 for name in inside)
+    by_expert = sum("{expert}" in name for name in inside)
+    return len(inside) - by_expert + by_expert * (config.num_experts or 0)

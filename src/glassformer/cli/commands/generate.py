@@ -16,25 +16,23 @@ from glassformer.kernels import native
 
 
 def run(flags: GenerateFlags, stopwatch: Stopwatch | None = None) -> Iterator[str]:
-    """The prompt and its continuation, in pieces, as they are generated; ``stopwatch`` measures it."""
+    """Yield the prompt and the pieces of its continuation, which ``stopwatch`` measures."""
     text = text_or_input(flags.prompt)
     stored = open_model(flags.model, tokenizer=flags.tokenizer)
     rule = chosen_rule(flags, stored).rule
     tokenizer = stored.require_tokenizer()
     prompt = [*tokenizer.begin, *tokenizer.encode(text)]
-    if len(prompt) <= 0:
+    if not prompt:
         raise InputError(
             got="an empty prompt",
             expected="at least one character",
             fix="Begin the text.",
         )
-    stop = {
-        *stored.stop_tokens,
-        *(_token(name, tokenizer, stored.config.vocab_size) for name in flags.stop),
-    }
+    named_stop = (_token(name, tokenizer, stored.config.vocab_size) for name in flags.stop)
+    stop = {*stored.stop_tokens, *named_stop}
     decoder = build(stored, device=flags.device, pack=flags.pack)
     if decoder.device.type == "cpu":
-        native.library()  # what it says of compiling is printed before the prompt, not within
+        native.library()  # prints its line on compiling before the prompt, not within the text
     steps = stream(decoder, [prompt], flags.max_new_tokens, rule=rule, stop_tokens=tuple(stop))
     stopwatch = stopwatch or Stopwatch()
     stopwatch.read = len(prompt)
@@ -46,36 +44,37 @@ def run(flags: GenerateFlags, stopwatch: Stopwatch | None = None) -> Iterator[st
 
 
 def _until_loop(tokens: Iterator[int], loop: LoopDetector) -> Iterator[int]:
-    """``tokens`` up to where the text repeats itself without end, which is said."""
+    """Yield ``tokens`` up to where the text repeats itself without end, and print a line then."""
+    notice = "\n[ended: the text repeats itself without end; --no-end-loops goes on]"
     for token in tokens:
         yield token
         if loop.add(token):
-            write(
-                "\n[ended: the text repeats itself without end; --no-end-loops goes on]", sys.stderr
-            )
+            write(notice, sys.stderr)
             return
 
 
 def _token(name: str, tokenizer: ReleasedTokenizer, vocab_size: int) -> int:
-    """The token that ends a text, by its name or number."""
+    """Return the token that ends a text, by its name or number."""
     if name in tokenizer.specials:
         return tokenizer.specials[name]
-    known = name.isdecimal() and len(name) < 20 and int(name) < vocab_size
-    if not known:
-        raise InputError(
-            got=f"--stop {name} for {tokenizer.source}",
-            expected=f"a number from 0 to {vocab_size - 1}, or the name of a special token",
-            fix="Name one that the model has.",
-        )
-    return int(name)
+    if name.isdecimal() and len(name) < 20 and int(name) < vocab_size:
+        return int(name)
+    raise InputError(
+        got=f"--stop {name} for {tokenizer.source}",
+        expected=f"a number from 0 to {vocab_size - 1}, or the name of a special token",
+        fix="Name one that the model has.",
+    )
 
 
 def main(flags: GenerateFlags) -> int:
     """Print the prompt and its continuation."""
     stopwatch = Stopwatch()
     pieces = run(flags, stopwatch)
-    for piece in pieces if flags.stream else ["".join(pieces)]:
-        write(piece)
+    if flags.stream:
+        for piece in pieces:
+            write(piece)
+    else:
+        write("".join(pieces))
     print()
     if flags.speed:
         line = str(stopwatch)
