@@ -55,7 +55,7 @@ _ROWS = 128
 _MOST_TOKENS = 1024
 
 
-class PackedExperts(NamedTuple):
+class Mxfp4Experts(NamedTuple):
     """The weights of several SwiGLU networks in MXFP4, as gpt-oss's checkpoints hold them.
 
     ``gate_up_blocks [expert, 2 * ff_dim, hidden_dim / 32, 16]`` and its scales have row 2i for the
@@ -89,7 +89,7 @@ def expand_definition(
     return torch.ldexp(values[codes], exponents).where(exponents <= 127, torch.nan).flatten(-2)
 
 
-def mix_definition(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+def mix_definition(experts: Mxfp4Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``, with weight 0 where
     e was not chosen.
 
@@ -281,7 +281,7 @@ def multiply(
 
 
 def mix_packed_experts(
-    experts: PackedExperts,
+    experts: Mxfp4Experts,
     x: Float[Tensor, "token hidden_dim"],
     weights: Float[Tensor, "token top_k"],
     indices: Int[Tensor, "token top_k"],
@@ -312,7 +312,7 @@ def mix_packed_experts(
     return mixed
 
 
-def _mix(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+def _mix(experts: Mxfp4Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     if x.is_meta or len(x) == 0:
         return torch.empty_like(x)
     with torch.autocast(x.device.type, enabled=False):
@@ -329,7 +329,7 @@ def _mix(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) ->
         return torch.cat([_mix_tokens(experts, *part) for part in parts])
 
 
-def _mix_tokens(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+def _mix_tokens(experts: Mxfp4Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """Token-expert pairs sorted by expert, one product for each expert; then each token sums its
     rows.
     """
@@ -356,7 +356,7 @@ def _mix_tokens(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Ten
     return bags.to(x.dtype)
 
 
-def _mix_one_token(experts: PackedExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+def _mix_one_token(experts: Mxfp4Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     """The same for one token on an accelerator: no number is read on the host, so nothing waits for
     the device.
     """
@@ -371,7 +371,7 @@ def _mix_one_token(experts: PackedExperts, x: Tensor, weights: Tensor, chosen: T
 
 
 def _through(
-    experts: PackedExperts,
+    experts: Mxfp4Experts,
     rows: Tensor,
     expert: Tensor,
     product: Callable[[Tensor, Tensor, Tensor], Tensor],
@@ -419,7 +419,7 @@ def _mix_op(
     clamp: list[float],
 ) -> Tensor:
     """The same as one operator: a compiled graph cannot depend on which experts are chosen."""
-    experts = PackedExperts._make([*packed, *biases, Clamp(*clamp) if clamp else None])
+    experts = Mxfp4Experts._make([*packed, *biases, Clamp(*clamp) if clamp else None])
     return _mix(experts, x, weights, indices)
 
 
