@@ -1,4 +1,4 @@
-"""A mixture of experts whose weights stay packed as MXFP4 and are expanded only inside products."""
+"""A mixture of experts in gpt-oss's MXFP4, which is expanded only inside products."""
 
 from __future__ import annotations
 
