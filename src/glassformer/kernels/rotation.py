@@ -45,7 +45,7 @@ def rotate(
             raise InputError(
                 got=f"angles of {width // 2} pairs for a head_dim of {x.shape[-1]}",
                 expected="at most head_dim / 2",
-                fix="Make the rotation for these heads.",
+                fix="Build the rotation with the head_dim of these heads.",
             )
         return torch.cat((rotate(x[..., :width], rotation, layout), x[..., width:]), dim=-1)
     cos, sin = rotation

@@ -72,7 +72,7 @@ class MLP(nn.Module):
             raise InputError(
                 got=f"activation = {activation!r}",
                 expected=f"one of {', '.join(known)}",
-                fix="The first transformer has ReLU, BERT GELU.",
+                fix="Choose one. The first transformer has 'relu', BERT 'gelu'.",
             )
         self.up = Linear(hidden_dim, ff_dim, bias=bias)
         self.down = Linear(ff_dim, hidden_dim, bias=bias)

@@ -133,7 +133,7 @@ class GroupedQueryAttention(nn.Module):
             raise InputError(
                 got="a source with a rotation or a cache",
                 expected="cross-attention without either",
-                fix="Rotation and cache belong to self-attention.",
+                fix="Leave both out: rotation and cache belong to self-attention.",
             )
         queries = x if last is None else x[:, -last:]
         q = self._heads(self.query(queries), self.num_heads, self.query_norm)

@@ -54,7 +54,7 @@ class Yarn(Config):
             raise InputError(
                 got=f"beta_fast = {self.beta_fast}, beta_slow = {self.beta_slow}",
                 expected="beta_fast > beta_slow",
-                fix="The paper uses 32 and 1.",
+                fix="Use 32 and 1, as the paper does.",
             )
 
     @property
@@ -110,7 +110,7 @@ class Llama3(Config):
             raise InputError(
                 got=f"low_turns = {self.low_turns}, high_turns = {self.high_turns}",
                 expected="high_turns > low_turns",
-                fix="Llama 3.1 has 1 and 4.",
+                fix="Use 1 and 4, as Llama 3.1 does.",
             )
 
 
@@ -143,8 +143,8 @@ class LongRope(Config):
         if len(self.short) != len(self.long):
             raise InputError(
                 got=f"{len(self.short)} short and {len(self.long)} long factors",
-                expected="as many",
-                fix="There is one for each pair of coordinates.",
+                expected="as many short as long ones",
+                fix="Pass one of each for every pair of coordinates.",
             )
 
 

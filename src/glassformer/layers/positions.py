@@ -56,13 +56,13 @@ class RotaryEmbedding(nn.Module):
             raise InputError(
                 got=f"head_dim = {head_dim}",
                 expected="an even number",
-                fix="Rotation works on pairs; use 2 n.",
+                fix="Use an even head_dim: rotation works on pairs.",
             )
         if not base > 1:
             raise InputError(
                 got=f"base = {base}",
                 expected="a number above 1",
-                fix="The paper uses 10000.",
+                fix="Use 10000, as the paper does.",
             )
         require_layout(layout)
         self.head_dim = head_dim
@@ -86,7 +86,7 @@ class RotaryEmbedding(nn.Module):
             raise InputError(
                 got=f"start = {start}",
                 expected="0 or more",
-                fix="Positions count from 0.",
+                fix="Count positions from 0.",
             )
         require_positive(length=length)
         long = False

@@ -73,7 +73,7 @@ class FeedForward:
             raise InputError(
                 got=f"activation = {self.activation!r}, gated = {self.gated} with {part}",
                 expected="'silu' and gated",
-                fix="Experts and the clamped activation are SwiGLU.",
+                fix=f"Use a gated 'silu' network, or leave out {part}, which needs SwiGLU.",
             )
 
 
@@ -112,7 +112,7 @@ class Experts:
                     f"ff_dim = {ff_dim}"
                 ),
                 expected="experts whose widths are multiples of 32",
-                fix="32 weights of a row share one exponent.",
+                fix="Use such widths (32 weights of a row share an exponent), or 'dense'.",
             )
 
 
@@ -130,7 +130,7 @@ class Norms:
             raise InputError(
                 got=f"parallel with norm_place = {self.norm_place!r}",
                 expected="'before'",
-                fix="Both parts read a norm of x.",
+                fix="Set norm_place = 'before', or leave out parallel.",
             )
 
 
@@ -160,18 +160,18 @@ class Rotations:
             raise InputError(
                 got=f"head_dim = {self.head_dim}",
                 expected="an even number",
-                fix="Rotation works on pairs.",
+                fix="Use an even head_dim: rotation works on pairs.",
             )
         if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
             raise InputError(
                 got=f"rotary_dim = {self.rotary_dim} with head_dim = {self.head_dim}",
                 expected="an even number, at most head_dim",
-                fix="Rotation works on pairs.",
+                fix="Change rotary_dim: rotation works on pairs of a head's coordinates.",
             )
         pairs = self.rotary_dim // 2
         if isinstance(self.scaling, LongRope) and len(self.scaling.short) != pairs:
             raise InputError(
                 got=f"{len(self.scaling.short)} factors in rope_scaling",
-                expected=f"{pairs}, one for each pair",
-                fix="Change the factors.",
+                expected=f"{pairs}, one for each pair of rotated coordinates",
+                fix="Pass rotary_dim / 2 short factors and as many long ones.",
             )

@@ -128,7 +128,7 @@ class DecoderConfig(Config):
                 raise InputError(
                     got=f"{name} = {layers} with num_layers = {self.num_layers}",
                     expected="numbers below num_layers",
-                    fix="Layers count from 0.",
+                    fix="Count layers from 0.",
                 )
 
     def _check_network(self) -> None:
@@ -138,7 +138,7 @@ class DecoderConfig(Config):
             raise InputError(
                 got=f"ff_dim = 0 with {', '.join(network_fields)}",
                 expected="ff_dim above 0",
-                fix="Attention-only decoders have none of these.",
+                fix="Set ff_dim, or leave these out: attention-only decoders have none of them.",
             )
         if self.expert_format == "mxfp4" and self.num_experts is None:
             raise InputError(
@@ -152,7 +152,7 @@ class DecoderConfig(Config):
             raise InputError(
                 got=f"local_rope_base = {self.local_rope_base} without a window",
                 expected="a window",
-                fix="Set window, or leave it out.",
+                fix="Set window, or leave out local_rope_base.",
             )
         names = ("rotary_dim", "rope_scaling", "local_rope_base", "unrotated_layers")
         rotation_fields = [name for name in names if getattr(self, name)]
@@ -160,7 +160,7 @@ class DecoderConfig(Config):
             raise InputError(
                 got=f"learned_positions with {', '.join(rotation_fields)}",
                 expected="positions of one kind",
-                fix="Nothing rotates beside them.",
+                fix="Leave out learned_positions, or the fields of rotations.",
             )
 
     @property

@@ -89,7 +89,7 @@ class EncoderConfig(Config):
             raise InputError(
                 got=f"pad_id = {self.pad_id}",
                 expected=f"below vocab_size = {self.vocab_size}",
-                fix="Reserve a token.",
+                fix="Reserve a token of the vocabulary for padding.",
             )
 
     @property

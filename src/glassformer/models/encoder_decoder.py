@@ -78,7 +78,7 @@ class EncoderDecoderConfig(Config):
             raise InputError(
                 got=f"pad_id = {self.pad_id}",
                 expected=f"a number below {smaller_vocab}, a token of both vocabularies",
-                fix="Reserve one token for padding.",
+                fix="Reserve a token of both vocabularies for padding.",
             )
 
     @property

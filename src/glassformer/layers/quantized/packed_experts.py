@@ -61,7 +61,7 @@ class PackedMixture(MixtureOfExperts):
                 raise InputError(
                     got=f"{name} = {width}",
                     expected=f"a multiple of {mxfp4.GROUP}",
-                    fix="MXFP4 packs that many weights of a row.",
+                    fix=f"Use such widths: {mxfp4.GROUP} weights of a row share an exponent.",
                 )
         self.hidden_dim = hidden_dim
         self.ff_dim = ff_dim
