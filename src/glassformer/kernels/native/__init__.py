@@ -25,7 +25,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -264,43 +264,48 @@ def _load_prebuilt() -> Library:
 
 def _cached_or_compiled() -> tuple[Library | None, str]:
     """Return the library from the cache, or a newly compiled one, as :func:`look` does."""
-    problem = ""
     stem = _stem()
-    with ExitStack() as stack:
-        try:
-            folder = _private_folder()
-            library = _cached(folder, stem)
-            if library is None and not os.access(folder, os.W_OK):
-                raise PermissionError(f"{folder} is read-only")
-        except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-            fix = "Set TORCH_EXTENSIONS_DIR to a folder of yours."
-            library = None
-            temporary = tempfile.TemporaryDirectory
-            try:  # a loaded library stays in memory when its folder is removed
-                folder = Path(
-                    stack.enter_context(
-                        temporary(prefix="glassformer_", ignore_cleanup_errors=True)
-                    )
-                )
-            except OSError:
-                return None, _slow(f"no folder can hold it ({first_line(error)})", fix)
-            problem = (
-                "The C++ library cannot be cached, so each process compiles it: "
-                f"{first_line(error)}. {fix}"
-            )
-        try:
-            library = library or _compile(folder, stem)
-        except Exception as error:
-            fix = "Install a C++ compiler, set CXX to yours, or make room on the disk."
-            return None, _slow(f"it cannot be compiled ({first_line(error)})", fix)
-        try:
-            return _load(library), problem
-        except Exception as error:
-            fix = (
-                "Set TORCH_EXTENSIONS_DIR to a folder from which programs may run, or delete "
-                f"{library}."
-            )
-            return None, _slow(f"it cannot be loaded ({first_line(error)})", fix)
+    try:
+        folder = _private_folder()
+        library = _cached(folder, stem)
+        if library is None and not os.access(folder, os.W_OK):
+            raise PermissionError(f"{folder} is read-only")
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        return _compiled_without_cache(stem, first_line(error))
+    return _compiled_and_loaded(folder, stem, library)
+
+
+def _compiled_without_cache(stem: str, reason: str) -> tuple[Library | None, str]:
+    """Compile the library for this process alone, because of ``reason``."""
+    fix = "Set TORCH_EXTENSIONS_DIR to a folder of yours."
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="glassformer_", ignore_cleanup_errors=True)
+    except OSError:
+        return None, _slow(f"no folder can hold it ({reason})", fix)
+    with temporary as folder:  # a loaded library stays in memory when its folder is removed
+        library, problem = _compiled_and_loaded(Path(folder), stem, None)
+    if library is not None:
+        problem = f"The C++ library cannot be cached, so each process compiles it: {reason}. {fix}"
+    return library, problem
+
+
+def _compiled_and_loaded(
+    folder: Path, stem: str, library: Path | None
+) -> tuple[Library | None, str]:
+    """Load ``library``, or compile it in ``folder`` if it is None."""
+    try:
+        library = library or _compile(folder, stem)
+    except Exception as error:
+        fix = "Install a C++ compiler, set CXX to yours, or make room on the disk."
+        return None, _slow(f"it cannot be compiled ({first_line(error)})", fix)
+    try:
+        return _load(library), ""
+    except Exception as error:
+        fix = (
+            "Set TORCH_EXTENSIONS_DIR to a folder from which programs may run, or delete "
+            f"{library}."
+        )
+        return None, _slow(f"it cannot be loaded ({first_line(error)})", fix)
 
 
 def _slow(reason: str, fix: str) -> str:
