@@ -40,7 +40,7 @@ def every_level(
     if request.param > library.level:
         pytest.skip("not on this processor")
     monkeypatch.setattr(native, "library", lambda: Library(library.code, request.param))
-    monkeypatch.setattr(entropy, "_FEW", 0)
+    monkeypatch.setattr(entropy, "_FEW_LOGITS", 0)
 
 
 def check(

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 PLAIN = ContextVar("plain", default=os.environ.get("GLASSFORMER_PLAIN", "0") not in ("", "0"))
-"""Whether definitions only are to be run."""
+"""Run definitions only, without any fast form."""
 
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Run definitions only, without any fast form, within the ``with`` block (and in its thread)."""
+    """Run definitions only, without any fast form, within the ``with`` block and its thread."""
     token = PLAIN.set(True)
     try:
         yield

@@ -1,22 +1,21 @@
 """Attention: full, causal and windowed, with grouped heads, padding and sinks.
 
-:func:`attention` computes :func:`definition` by the fastest exact form, which it chooses in this
-order:
+:func:`attention` computes :func:`definition` by the fastest exact form.
+It takes the first of these:
 
-============================
-================================================================================== form
-where
-============================
-================================================================================== definition
-:func:`glassformer.kernels.plain`, transforms of ``torch.func``, no queries or keys definition, in
-parts          scores with a cap C++                           the CPU, from 32 queries on, without
-a mask, padding or dropout PyTorch, its gradients        the CPU with gradients, fewer than 16
-queries and no sinks PyTorch, our gradients        the CPU with gradients
-PyTorch, no gradients         the CPU with sinks
-PyTorch's own choice          accelerators, dropout, values of another width, compiled graphs, and
-all else
-============================
-==================================================================================
+=======================  =====================================================================
+form                     where
+=======================  =====================================================================
+definition               :func:`glassformer.kernels.plain`, transforms of ``torch.func``, no
+                         queries or keys
+definition, in parts     scores with a cap
+C++                      the CPU, from 32 queries on, without a mask, padding or dropout
+PyTorch, its gradients   the CPU with gradients, fewer than 16 queries and no sinks
+PyTorch, our gradients   the CPU with gradients
+PyTorch, no gradients    the CPU with sinks
+PyTorch's own choice     accelerators, dropout, values of another width, compiled graphs, and
+                         all else
+=======================  =====================================================================
 
 The forms of PyTorch (``attention_torch``) compute a window in blocks of queries (``windows``); C++
 (``attention_native``) takes it as it is.
@@ -37,7 +36,8 @@ from glassformer.kernels.attention_native import in_rows
 from glassformer.kernels.dispatch import Fast, Operation, use_definition
 from glassformer.kernels.pattern import Pattern
 
-_CAPPED_QUERIES = 128  # whose scores are in memory at a time
+_CAPPED_QUERIES = 128
+"""Queries whose capped scores are in memory at a time."""
 
 
 def weights_of_scores(
@@ -45,11 +45,10 @@ def weights_of_scores(
     allowed: Bool[Tensor, "*shape key"],
     sink: Float[Tensor, "1 head #query"] | None = None,
 ) -> Float[Tensor, "*batch query key"]:
-    """``exp(scores) / (exp(sink) + sum over keys of exp(scores))`` over allowed keys; 0 for other
-    keys.
+    """Return ``exp(scores) / (exp(sink) + sum over keys of exp(scores))`` over the allowed keys.
 
-    A row without an allowed key is 0. Without a sink, one more logit of each query, this is the
-    softmax.
+    Other keys have weight 0, and so have all keys of a query without an allowed one. A sink is one
+    more logit of each query; without it this is the softmax.
     """
     logits = scores.masked_fill(~allowed, -torch.inf)
     empty = ~allowed.any(-1, keepdim=True)
@@ -68,21 +67,20 @@ def scores(
     scale: float,
     cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """``scale * q . k`` in float32 or wider; query head h reads key-value head ``h // (num_heads /
-    num_kv_heads)``.
+    """Return ``scale * q . k`` in float32 or wider, with a cap :func:`soft_capped`.
 
-    With a cap they are :func:`soft_capped`.
+    Query head h reads key-value head ``h // (num_heads / num_kv_heads)``.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     products = (q.to(wide) @ k.to(wide).mT) * scale
-    return products if cap is None else soft_capped(products, cap)
+    if cap is None:
+        return products
+    return soft_capped(products, cap)
 
 
 def soft_capped(x: Float[Tensor, "*shape"], cap: float) -> Float[Tensor, "*shape"]:
-    """``cap * tanh(x / cap)``: about ``x`` where that is small, and always between ``-cap`` and
-    ``cap``.
-    """
+    """Return ``cap * tanh(x / cap)``: near ``x`` for small ``x``, always in [-cap, cap]."""
     return cap * torch.tanh(x / cap)
 
 
@@ -94,7 +92,7 @@ def weights(
     sink: Float[Tensor, "1 head #query"] | None = None,
     cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """:func:`weights_of_scores` of :func:`scores`."""
+    """Return :func:`weights_of_scores` of :func:`scores`."""
     return weights_of_scores(scores(q, k, scale, cap), allowed, sink)
 
 
@@ -108,7 +106,7 @@ def definition(
     dropout: float = 0.0,
     cap: float | None = None,
 ) -> Tensor:
-    """The values averaged with :func:`weights`; the whole matrix of weights is in memory."""
+    """Return the values averaged with :func:`weights`; the whole matrix of weights is in memory."""
     mixed = F.dropout(weights(q, k, allowed, scale, sink, cap), dropout)
     v = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
     return (mixed @ v.to(mixed.dtype)).to(q.dtype)
@@ -125,8 +123,9 @@ def attention(
     mask: Bool[Tensor, "#batch #head #query key"] | None = None,
     cap: float | None = None,
 ) -> Float[Tensor, "batch head query value_dim"]:
-    """:func:`definition` under the mask of ``pattern``, and ``mask`` if there is one, by the
-    fastest exact form.
+    """Compute :func:`definition` by the fastest exact form.
+
+    A key may be seen if ``pattern`` allows it, and ``mask`` if there is one.
     """
     sink = None if sinks is None else sinks.view(1, -1, 1)
     queries = q.shape[2]
@@ -134,8 +133,8 @@ def attention(
     if mask is not None:
         mask = mask & pattern.mask(queries, keys, q.device)
 
-    # Asked for, or a transform of torch.func, which no fused kernel supports. Fused kernels also
-    # end the process without queries or keys, and read past the keys of fewer texts.
+    # No fused kernel supports a transform of torch.func. Without queries or keys fused kernels end
+    # the process, and they read past the keys of fewer texts.
     compiling = torch.compiler.is_compiling()
     if not compiling and (
         use_definition() or 0 in (queries, keys) or not len(q) == len(k) == len(v)
@@ -161,16 +160,16 @@ def attention(
     # One of PyTorch's kernels, which compute products with a causal rule or a mask.
     product: windows.Product
     on_cpu = q.device.type == "cpu" and dropout == 0.0 and v.shape[3] == q.shape[3]
-    trained = _needs_gradients(q, k, v, sink)
-    if on_cpu and trained and not compiling:
-        # Its own backward pass lacks sinks, speed in bfloat16, and a second derivative. Of few
-        # queries the calls of ours from Python would take most of the time.
+    needs_gradients = _needs_gradients(q, k, v, sink)
+    if on_cpu and needs_gradients and not compiling:
+        # PyTorch's backward pass lacks sinks, speed in bfloat16, and a second derivative. With few
+        # queries ours, called from Python, would take most of the time.
         few = sink is None and 2 * queries < attention_native.FEW_QUERIES and q.dtype.itemsize >= 4
         if few and not attention_torch.are_hooked():
-            product = _ITS_GRADIENTS
+            product = _PYTORCH_GRADIENTS
         else:
             product = _our_gradients
-    elif on_cpu and sink is not None and not trained:
+    elif on_cpu and sink is not None and not needs_gradients:
         product = attention_torch.flash_without_gradients
     else:
         product = partial(attention_torch.scaled_dot_product, dropout=dropout)
@@ -209,16 +208,16 @@ def _some_queries_at_a_time(
     dropout: float,
     cap: float,
 ) -> Tensor:
-    """:func:`definition` of a few queries at a time and the keys that they can see, which keeps the
-    matrix small.
-    """
+    """Compute :func:`definition` of a few queries and their keys at a time, for a small matrix."""
     parts = []
     queries = q.shape[2]
     keys = k.shape[2]
     for start in range(0, queries, _CAPPED_QUERIES):
         stop = min(start + _CAPPED_QUERIES, queries)
-        last = keys - queries + stop if pattern.causal else keys
         first = 0
+        last = keys
+        if pattern.causal:
+            last = keys - queries + stop
         if pattern.window is not None:
             first = max(0, keys - queries + start - pattern.window + 1)
         if mask is None:
@@ -229,7 +228,11 @@ def _some_queries_at_a_time(
             part = Pattern(pattern.causal, pattern.window, padding)
             allowed = part.mask(stop - start, last - first, q.device)
         else:
-            allowed = (mask if mask.shape[2] == 1 else mask[:, :, start:stop])[..., first:last]
+            if mask.shape[2] == 1:
+                rows = mask
+            else:
+                rows = mask[:, :, start:stop]
+            allowed = rows[..., first:last]
         seen_k = k[:, :, first:last]
         seen_v = v[:, :, first:last]
         parts.append(
@@ -247,8 +250,9 @@ def _our_gradients(
     scale: float,
     sink: Tensor | None,
 ) -> Tensor:
-    """Return PyTorch's kernel on the CPU with a backward pass that takes sinks and can be
-    differentiated.
+    """Compute PyTorch's kernel on the CPU, with a backward pass of ours.
+
+    It takes sinks, and can be differentiated.
     """
     options = attention_torch.pattern_of(causal), attention_torch.bias_of(mask, q.dtype), scale
     return Fast.apply(_FLASH, options, q, k, v, sink)
@@ -263,8 +267,9 @@ def _by_formula(
     bias: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """:func:`definition` of what a fused kernel takes: a pattern, or a bias that is 0 where a key
-    may be seen.
+    """Compute :func:`definition` from the arguments of a fused kernel.
+
+    They are a pattern, or a bias that is 0 where a key may be seen.
     """
     if bias is None:
         allowed = pattern.mask(q.shape[2], k.shape[2], q.device)
@@ -275,4 +280,4 @@ def _by_formula(
 
 _NATIVE = Operation(_by_formula, attention_native.forward, attention_native.backward)
 _FLASH = Operation(_by_formula, attention_torch.forward, attention_torch.backward)
-_ITS_GRADIENTS = partial(attention_torch.flash_of_few_queries, _by_formula)
+_PYTORCH_GRADIENTS = partial(attention_torch.flash_of_few_queries, _by_formula)

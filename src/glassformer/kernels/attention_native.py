@@ -1,8 +1,7 @@
-"""Attention in C++ (attention.cpp): tiles of queries and keys, of which it visits those alone that
-some query sees.
+"""Attention in C++ (attention.cpp): tiles of queries and keys.
 
-It takes windows and sinks, and holds no weights: the backward pass rebuilds them from the
-log-sum-exp. All is computed in float32.
+It visits only the tiles of keys that some query sees. It takes windows and sinks, and holds no
+weights: the backward pass rebuilds them from the log-sum-exp. All is computed in float32.
 """
 
 import math
@@ -24,7 +23,7 @@ FEW_QUERIES = 32
 def takes(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, pattern: Pattern, dropout: float
 ) -> bool:
-    """Return whether :func:`forward` computes an attention, and pays."""
+    """Return whether :func:`forward` supports an attention and is faster than PyTorch."""
     # The library knows no padding, and dropout needs the weights themselves.
     if q.shape[2] < FEW_QUERIES or dropout > 0 or pattern.key_padding is not None:
         return False
@@ -44,14 +43,15 @@ def takes(
 
 
 def takes_gradients(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Return whether :func:`gradients` pays, also of what another kernel has computed without a
-    mask.
+    """Return whether :func:`gradients` is faster than PyTorch.
+
+    It also takes what another kernel has computed without a mask.
     """
     return 2 * q.shape[2] >= FEW_QUERIES and _library(q, k, v) is not None
 
 
 def _library(*tensors: Tensor) -> native.Library | None:
-    """Return the C++ library, where it has vectors that pay."""
+    """Return the C++ library, unless its vectors are too short to be faster."""
     library = native_library(*tensors)
     if library is not None and library.level > 0:
         return library
@@ -61,9 +61,7 @@ def _library(*tensors: Tensor) -> native.Library | None:
 def forward(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, pattern: Pattern, bias: None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, twice as it is kept for the backward pass, and the log-sum-exp of each
-    query.
-    """
+    """Return the output, once more for the backward pass, and the log-sum-exp of each query."""
     batch, heads, queries, width = q.shape
     wide = [in_rows(tensor.float()) for tensor in (q, k, v)]
     # Position before head, so that merging the heads copies nothing.
@@ -81,10 +79,10 @@ def forward(
 def backward(needed: Sequence[bool], grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:
     """Return the gradients of queries, keys, values and sink."""
     q, k, v, sink, out, lse, pattern, _bias, scale = saved
-    of_inputs = gradients(grad, q, k, v, out, lse, pattern, scale)
+    input_gradients = gradients(grad, q, k, v, out, lse, pattern, scale)
     if sink is None or not needed[3]:
-        return *of_inputs, None
-    return *of_inputs, sink_gradient(grad, sink, out, lse)
+        return *input_gradients, None
+    return *input_gradients, sink_gradient(grad, sink, out, lse)
 
 
 def gradients(
@@ -124,8 +122,9 @@ def sink_gradient(grad: Tensor, sink: Tensor, out: Tensor, lse: Tensor) -> Tenso
 
 
 def in_rows(x: Tensor) -> Tensor:
-    """Return ``x`` with the numbers of a head side by side, as kernels read them; an expanded
-    tensor's may not be.
+    """Return ``x`` with the numbers of a head side by side, as kernels read them.
+
+    Those of an expanded tensor may not be.
     """
     return x if x.stride(3) == 1 else x.contiguous()
 

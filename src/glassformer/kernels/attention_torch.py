@@ -1,7 +1,6 @@
-"""Attention by PyTorch's fused kernels, and what they lack: sinks, fast gradients in bfloat16,
-second derivatives.
+"""Attention by PyTorch's fused kernels, with sinks, fast gradients and second derivatives added.
 
-A query that sees no key gives zeros.
+A query that sees no key gives zeros. PyTorch's gradients are slow in bfloat16.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,10 +30,10 @@ def scaled_dot_product(
     *,
     dropout: float,
 ) -> Float[Tensor, "batch head query value_dim"]:
-    """Return PyTorch's own choice of kernel, on any device and with any width of values.
+    """Compute attention by PyTorch's own choice of kernel, on any device, for any width of values.
 
-    It gives no log-sum-exp, so a key of zeros stands for the sink: its score comes from an additive
-    mask, and its value is 0.
+    The kernel gives no log-sum-exp, so a key of zeros stands for the sink: its score comes from an
+    additive mask, and its value is 0.
     """
     grouped = q.shape[1] != k.shape[1]
     if sink is None:
@@ -46,7 +45,10 @@ def scaled_dot_product(
         mask = CAUSAL.mask(queries, k.shape[2], q.device)
     shape = (batch, heads, queries, k.shape[2])
     bias = bias_of(mask, q.dtype)
-    bias = q.new_zeros(shape) if bias is None else bias.expand(shape)
+    if bias is None:
+        bias = q.new_zeros(shape)
+    else:
+        bias = bias.expand(shape)
     bias = torch.cat([bias, sink.to(q.dtype)[..., None].expand(batch, heads, queries, 1)], dim=-1)
     k = F.pad(k, (0, 0, 0, 1))
     v = F.pad(v, (0, 0, 0, 1))
@@ -62,8 +64,9 @@ def flash_without_gradients(
     scale: float,
     sink: Tensor | None,
 ) -> Tensor:
-    """Return the CPU's kernel, corrected for the sink: cheaper than one more key, which copies keys
-    and values.
+    """Compute attention by the CPU's kernel, corrected for the sink.
+
+    This is cheaper than one more key, for which keys and values are copied.
     """
     return _flash(q, k, v, sink, causal, bias_of(mask, q.dtype), scale)[0]
 
@@ -78,11 +81,10 @@ def flash_of_few_queries(
     scale: float,
     sink: Tensor | None,
 ) -> Tensor:
-    """Return the CPU's kernel with its backward pass, which that of ``by_formula`` replaces where
-    it is differentiated.
+    """Compute attention by the CPU's kernel with its own backward pass.
 
-    It takes no sink. What it keeps is not seen by hooks on saved tensors, such as activation
-    checkpointing's.
+    Where the backward pass is differentiated, that of ``by_formula`` replaces it. There is no sink.
+    Hooks on saved tensors, such as activation checkpointing's, do not see what the kernel saves.
     """
     assert sink is None
     bias = bias_of(mask, q.dtype)
@@ -91,20 +93,20 @@ def flash_of_few_queries(
         q, k, v, 0.0, causal, attn_mask=bias, scale=scale
     )
 
-    def again(
+    def differentiable(
         gradients: tuple[Tensor | None, ...], grads: tuple[Tensor | None, ...]
     ) -> tuple[Tensor | None, ...] | None:
         if not torch.is_grad_enabled() or grads[0] is None:
             return None
         needed = [gradient is not None for gradient in gradients[:3]]
         options = (None, pattern_of(causal), bias, scale)
-        of_inputs = differentiate(
+        input_gradients = differentiate(
             lambda q, k, v: by_formula(q, k, v, *options), (q, k, v), needed, grads[0]
         )
-        return *of_inputs, *gradients[3:]
+        return *input_gradients, *gradients[3:]
 
     assert out.grad_fn is not None
-    out.grad_fn.register_hook(again)
+    out.grad_fn.register_hook(differentiable)
     return out
 
 
@@ -122,9 +124,7 @@ def forward(
     bias: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, twice as it is kept for the backward pass, and the log-sum-exp of each
-    query.
-    """
+    """Return the output, once more for the backward pass, and the log-sum-exp of each query."""
     out, lse = _flash(q, k, v, sink, pattern.causal, bias, scale)
     return out, out, lse
 
@@ -137,16 +137,18 @@ def backward(needed: Sequence[bool], grad: Tensor, *saved: Any) -> tuple[Tensor 
     """
     q, k, v, sink, out, lse, pattern, bias, scale = saved
     if bias is None and attention_native.takes_gradients(q, k, v):
-        of_inputs = attention_native.gradients(grad, q, k, v, out, lse, pattern, scale)
+        input_gradients = attention_native.gradients(grad, q, k, v, out, lse, pattern, scale)
     else:
         # In float32 at least: in bfloat16 PyTorch's kernel takes about twice the time.
         wide = torch.promote_types(q.dtype, torch.float32)
         inputs = [tensor.to(wide) for tensor in (grad, q, k, v, out)]
         bias = None if bias is None else bias.to(wide)
-        of_inputs = _FLASH_BACKWARD(*inputs, lse, 0.0, pattern.causal, attn_mask=bias, scale=scale)
+        input_gradients = _FLASH_BACKWARD(
+            *inputs, lse, 0.0, pattern.causal, attn_mask=bias, scale=scale
+        )
     if sink is None or not needed[3]:
-        return *of_inputs, None
-    return *of_inputs, attention_native.sink_gradient(grad, sink, out, lse)
+        return *input_gradients, None
+    return *input_gradients, attention_native.sink_gradient(grad, sink, out, lse)
 
 
 def _flash(
@@ -158,7 +160,7 @@ def _flash(
     bias: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the output and the log-sum-exp of the CPU's kernel, both corrected for the sink."""
+    """Return the output and the log-sum-exp of the CPU's kernel, corrected for the sink."""
     out, lse = _FLASH(q, k, v, 0.0, causal, attn_mask=bias, scale=scale)
     if sink is None:
         return out, lse
@@ -179,7 +181,7 @@ def pattern_of(causal: bool) -> Pattern:
 
 
 def bias_of(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return what a mask adds to scores: 0 where a key may be seen, -inf elsewhere."""
+    """Return the numbers that a mask adds to scores: 0 where a key may be seen, -inf elsewhere."""
     if mask is None:
         return None
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))

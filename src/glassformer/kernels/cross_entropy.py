@@ -1,4 +1,4 @@
-"""The cross entropy of logits and the tokens that came.
+"""Cross entropy of logits and the tokens that followed.
 
 Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", section 2.
 """
@@ -21,12 +21,14 @@ from glassformer.kernels.dispatch import (
 )
 from glassformer.kernels.native import declare
 
-_FEW = 2**16  # logits, with which calling the library takes longer than the work
+_FEW_LOGITS = 2**16
+"""Logits up to which calling the library takes longer than the work."""
 
 
 def definition(logits: Tensor, targets: Tensor, ignored: int) -> Tensor:
-    """The mean of ``log sum exp(logits) - logits[target]`` over all targets but ``ignored``, in
-    float32 or wider.
+    """Return the mean of ``log sum exp(logits) - logits[target]`` over the targets.
+
+    Targets that are ``ignored`` do not count. Computed in float32 or wider.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     return F.cross_entropy(logits.to(wide), targets, ignore_index=ignored)
@@ -35,22 +37,22 @@ def definition(logits: Tensor, targets: Tensor, ignored: int) -> Tensor:
 def cross_entropy(
     logits: Float[Tensor, "row vocab"], targets: Int64[Tensor, " row"], ignored: int = -100
 ) -> Float[Tensor, ""]:
-    """:func:`definition`, in nats; on the CPU without a second copy of the logits, in one pass each
-    way.
+    """Compute :func:`definition`, in nats.
 
-    For the backward pass it keeps the logits and one number per row. NaN where every target is
-    ``ignored``, by default a number that is no token.
+    On the CPU it makes no second copy of the logits and takes one pass each way. The backward pass
+    needs the logits and one number per row. The result is NaN if every target is ``ignored``, whose
+    default is no token.
     """
     # A compiler fuses the definition, and torch.func transforms it.
     if torch.compiler.is_compiling() or use_definition():
         return definition(logits, targets, ignored)
-    # C++, where it pays and the targets are what it takes them for; the definition refuses others.
+    # C++ checks no targets; the definition refuses others.
     fits = (
         targets.dtype == torch.int64
         and targets.shape == logits.shape[:1]
         and targets.device == logits.device
     )
-    if fits and logits.numel() >= _FEW and native_library(logits) is not None:
+    if fits and logits.numel() >= _FEW_LOGITS and native_library(logits) is not None:
         return Fast.apply(_IN_CPP, (ignored,), logits, targets)
     return definition(logits, targets, ignored)
 
@@ -62,7 +64,7 @@ declare(
 
 
 def _forward(logits: Tensor, targets: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
-    """The mean loss, and the log-sum-exp of every row."""
+    """Return the mean loss, and the log-sum-exp of every row."""
     library = native.library()
     assert library is not None
     rows, size = logits.shape
@@ -71,20 +73,21 @@ def _forward(logits: Tensor, targets: Tensor, ignored: int) -> tuple[Tensor, Ten
     sizes = (rows, size, ignored, torch.get_num_threads())
     library.call(name, logits.contiguous(), targets.contiguous(), losses, lse, *sizes)
     loss = losses.sum().div_((targets != ignored).sum())
-    return definition(
-        logits, targets, ignored
-    ) if loss.isnan() else loss, lse  # it raises for an unknown target
+    if loss.isnan():
+        loss = definition(logits, targets, ignored)  # raises for an unknown target
+    return loss, lse
 
 
 def _backward(
     needed: Any, grad: Tensor, logits: Tensor, targets: Tensor, lse: Tensor, ignored: int
 ) -> tuple[Tensor | None, ...]:
-    """``d logits = (softmax(logits) - [target]) / rows``, 0 in rows that are ignored."""
+    """Return ``d logits = (softmax(logits) - [target]) / rows``, 0 in rows that are ignored."""
     library = native_library(logits)
     if library is None:
-        return *differentiate(
+        (grad_logits,) = differentiate(
             lambda logits: definition(logits, targets, ignored), (logits,), (True,), grad
-        ), None
+        )
+        return grad_logits, None
     logits = logits.contiguous()
     rows, size = logits.shape
     out = torch.empty_like(logits)

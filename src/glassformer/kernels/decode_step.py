@@ -1,5 +1,4 @@
-"""One decoding step of a whole decoder in one native call: the structures that it reads, and the
-call.
+"""One decoding step of a whole decoder in one native call, and the structures that it reads.
 
 The definition is the forward pass of :class:`~glassformer.models.decoder.Decoder` with a cache.
 :mod:`glassformer.generation.native_step` fills the structures, and decides when they may be used.
@@ -52,7 +51,7 @@ ACTIVATIONS = ("silu", "clamped", "gelu", "gelu_tanh", "relu", "relu2")
 
 
 class Layer(ctypes.Structure):
-    """A block and its cache. Vectors are in the decoder's dtype; what a layer lacks is zero."""
+    """A block and its cache. Vectors have the decoder's dtype; missing parts are zero."""
 
     _fields_ = (
         *_fields(
@@ -106,17 +105,18 @@ def decode_step(
     padding: Bool[Tensor, "batch seen"] | None,
     threads: int,
 ) -> Float[Tensor, "batch vocab"] | None:
-    """Logits in float32 after the newest token of each text, whose keys and values are written into
-    the cache.
+    """Return the logits in float32 after the newest token of each text.
 
-    None, and nothing written, if one of the tokens is outside the vocabulary.
+    Keys and values of these tokens are written into the cache. If a token is outside the
+    vocabulary, nothing is written and the result is None.
 
     Args:
-        decoder: Weights and cache, all alive.
-        tokens: The texts' newest tokens, contiguous.
-        position: That of the tokens.
-        padding: True where a position up to this one is real, contiguous; None: all are.
-        threads: Number of threads. The result has the same bits with any.
+        library: The C++ library.
+        decoder: Addresses of weights and cache, whose tensors must be alive.
+        tokens: Newest token of each text, contiguous.
+        position: Position of these tokens.
+        padding: True where a position up to this one is real, contiguous; None: all are real.
+        threads: Number of threads, on which no bit of the result depends.
     """
     batch = len(tokens)
     logits = torch.empty(batch, decoder.vocab_size, dtype=torch.float32, device="cpu")
@@ -125,5 +125,5 @@ def decode_step(
     else:
         seen = padding
     sizes = (batch, position, decoder.vocab_size, seen.numel(), threads)
-    done = library.call("decode_step", tokens, seen, logits, ctypes.addressof(decoder), *sizes)
-    return None if done == _UNKNOWN_TOKEN else logits
+    result = library.call("decode_step", tokens, seen, logits, ctypes.addressof(decoder), *sizes)
+    return None if result == _UNKNOWN_TOKEN else logits

@@ -1,4 +1,4 @@
-"""What decides between an operation's definition and its fast forms."""
+"""The choice between an operation's definition and its fast forms."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,59 +18,61 @@ _PLAIN_TENSORS = (Tensor, nn.Parameter)  # a subclass may be more than its memor
 
 
 def transformed() -> bool:
-    """Whether a transform of ``torch.func`` or forward-mode differentiation is active.
+    """Return whether a transform of ``torch.func`` or forward-mode differentiation is active.
 
-    Their tensors cannot be written to in place, and may hold no single value to branch on.
+    Its tensors cannot be written to in place, and may hold no single value to branch on.
     """
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def use_definition() -> bool:
-    """Whether to run the definition: it was asked for, or fast forms do not support the active
-    transform.
-    """
+    """Return whether to run the definition: by :data:`PLAIN`, or because a transform is active."""
     return PLAIN.get() or transformed()
 
 
 def native_library(*tensors: Tensor) -> native.Library | None:
-    """The C++ library if it takes these tensors: float32 or bfloat16, alike, on the CPU, and
-    nothing watches operators.
+    """Return the C++ library if it takes these tensors, or None.
 
-    A mode that watches (of FLOP counting, of tracing) sees no call of the library, nor does
-    ``torch.jit.trace``. The memory of a tensor with the negative bit holds other numbers than the
-    tensor.
+    It takes tensors on the CPU that are all float32 or all bfloat16, while no mode watches
+    operators. Such a mode (FLOP counting, tracing) and ``torch.jit.trace`` see no call of the
+    library. A tensor with the negative bit is not taken: its memory holds other numbers.
     """
     dtype = tensors[0].dtype
     if dtype not in NATIVE_NAMES or transformed():
         return None
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None:
         return None
-    for each in tensors:
-        if each.dtype != dtype or not each.is_cpu or each.layout != torch.strided:
+    for tensor in tensors:
+        if tensor.dtype != dtype or not tensor.is_cpu or tensor.layout != torch.strided:
             return None
         if (
-            type(each) not in _PLAIN_TENSORS
-            or each.is_neg()
-            or torch._C._functorch.is_legacy_batchedtensor(each)
+            type(tensor) not in _PLAIN_TENSORS
+            or tensor.is_neg()
+            or torch._C._functorch.is_legacy_batchedtensor(tensor)
         ):
             return None
     return native.library()
 
 
 def require_one_device(x: Tensor, *weights: Tensor | None) -> None:
-    """Refuse what torch does not: on "meta" it multiplies by what happens to be in memory."""
-    for each in weights:
-        if (
-            each is not None and each.is_meta != x.is_meta
-        ):  # torch itself refuses other pairs of devices
-            got = f"an input on {x.device} for weights on {each.device}"
-            raise InputError(got, "one device", "Move the model, or the input.")
+    """Refuse an input and weights of which only some are on the device "meta".
+
+    Torch would multiply by arbitrary memory. It refuses other pairs of devices itself.
+    """
+    for weight in weights:
+        if weight is not None and weight.is_meta != x.is_meta:
+            raise InputError(
+                got=f"an input on {x.device} for weights on {weight.device}",
+                expected="one device",
+                fix="Move the model, or the input.",
+            )
 
 
 @functools.cache
 def slow_bfloat16() -> bool:
-    """Whether this processor has no products of bfloat16, which torch then computes many times
-    slower than float32.
+    """Return whether this processor has no products of bfloat16.
+
+    Torch then computes them many times slower than those of float32.
     """
     return not (
         torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -78,10 +80,10 @@ def slow_bfloat16() -> bool:
 
 
 def defined_backward(grad: Tensor) -> bool:
-    """Whether a backward pass has to be the definition's: it is itself differentiated, or a
-    transform is active.
+    """Return whether a backward pass has to be the definition's.
 
-    With ``is_grads_batched=True`` torch passes many gradients of the output as one.
+    This is so if it is differentiated itself, or if a transform is active. With
+    ``is_grads_batched=True`` torch passes many gradients of the output as one.
     """
     return (
         torch.is_grad_enabled()
@@ -96,50 +98,52 @@ def differentiate(
     needed: Sequence[bool],
     grad: Tensor,
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of ``definition(*inputs)`` that can be differentiated again.
+    """Return gradients of ``definition(*inputs)`` that can be differentiated again.
 
-    For the backward pass of a fast form where :func:`defined_backward`, such as under
-    ``create_graph=True``. Inputs are connected to the graph that made them, and ``needed`` says
-    which need a gradient.
+    A fast form needs them in its backward pass where :func:`defined_backward`, such as under
+    ``create_graph=True``.
+
+    Args:
+        definition: The function to differentiate.
+        inputs: Its tensors, connected to the graph that computed them.
+        needed: Whether each of them needs a gradient.
+        grad: Gradient of the output.
     """
-    # Views, so that a tensor given twice gets two gradients.
+    # Views, so that a tensor that is passed twice gets two gradients.
     with torch.enable_grad():
-        parts = [None if each is None else each.view_as(each) for each in inputs]
-        wanted = [
-            part for part, need in zip(parts, needed, strict=True) if need and part is not None
+        views = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
+        sources = [
+            view for view, need in zip(views, needed, strict=True) if need and view is not None
         ]
-        found = iter(torch.autograd.grad(definition(*parts), wanted, grad, create_graph=True))
-    return tuple(next(found) if need else None for need in needed)
+        gradients = iter(torch.autograd.grad(definition(*views), sources, grad, create_graph=True))
+    return tuple(next(gradients) if need else None for need in needed)
 
 
 class Operation(NamedTuple):
     """A fast form with a backward pass. Options, which have no gradient, come last in all three."""
 
     definition: Callable[..., Tensor]
-    """Of inputs and options."""
+    """``definition(*inputs, *options)`` returns the output."""
     forward: Callable[..., tuple[Tensor, ...]]
-    """The output, and what else is kept for the backward pass, of inputs and options."""
+    """``forward(*inputs, *options)`` returns the output and the tensors for the backward pass."""
     backward: Callable[..., tuple[Tensor | None, ...]]
-    """The inputs' gradients, of which of them are needed, the output's gradient, inputs, what was
-    kept and options.
-    """
+    """``backward(needed, grad, *inputs, *tensors, *options)`` returns the inputs' gradients."""
 
 
 class Fast(torch.autograd.Function):
-    """``Fast.apply(operation, options, *inputs)``: the fast form of an operation on tensors, some
-    of which may be None.
+    """The fast form of an operation: ``Fast.apply(operation, options, *inputs)``.
 
-    A backward pass that the fast form does not support is the definition's, which can be
-    differentiated again.
+    Inputs are tensors or None. A backward pass that the fast form does not support is that of the
+    definition, which can be differentiated again.
     """
 
     @staticmethod
     def forward(
         ctx: Any, operation: Operation, options: tuple[Any, ...], *inputs: Tensor | None
     ) -> Tensor:
-        """The output."""
-        out, *kept = operation.forward(*inputs, *options)
-        ctx.save_for_backward(*inputs, *kept)
+        """Return the output."""
+        out, *for_backward = operation.forward(*inputs, *options)
+        ctx.save_for_backward(*inputs, *for_backward)
         ctx.operation = operation
         ctx.options = options
         ctx.count = len(inputs)
@@ -147,27 +151,26 @@ class Fast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """The inputs' gradients."""
+        """Return the inputs' gradients."""
         operation = ctx.operation
         options = ctx.options
         needed = ctx.needs_input_grad[2:]
         saved = ctx.saved_tensors
         if defined_backward(grads[0]):
-            found = differentiate(
+            gradients = differentiate(
                 lambda *x: operation.definition(*x, *options), saved[: ctx.count], needed, grads[0]
             )
         else:
-            found = operation.backward(needed, grads[0], *saved, *options)
-        return None, None, *found
+            gradients = operation.backward(needed, grads[0], *saved, *options)
+        return None, None, *gradients
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which matrix products of ``x`` are computed: autocast's where it is on,
-    otherwise that of ``x``.
+    """Return the dtype of matrix products of ``x``: autocast's where it is on, else that of ``x``.
 
-    On the device ``"meta"``, for which torch has no autocast, it is that of ``x``.
+    Torch has no autocast for the device ``"meta"``.
     """
-    kind = x.device.type
-    if x.is_meta or not torch.is_autocast_enabled(kind):
+    device_type = x.device.type
+    if x.is_meta or not torch.is_autocast_enabled(device_type):
         return x.dtype
-    return torch.get_autocast_dtype(kind)
+    return torch.get_autocast_dtype(device_type)

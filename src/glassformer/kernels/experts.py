@@ -1,5 +1,4 @@
-"""A mixture of experts: each SwiGLU network runs on the tokens that chose it, and each token sums
-its experts.
+"""A mixture of experts: each token is the weighted sum of the SwiGLU networks that it chose.
 
 Source: Jiang et al. 2024, arXiv 2401.04088, section 2.1.
 """
@@ -30,8 +29,9 @@ from glassformer.kernels.swiglu import swiglu, swiglu_backward
 
 
 class Experts(NamedTuple):
-    """The weights of several SwiGLU networks, ``[expert, out, in]``, with biases ``[expert, out]``
-    or None.
+    """The weights of several SwiGLU networks.
+
+    Matrices are ``[expert, out, in]``, biases ``[expert, out]`` or None.
     """
 
     gate: Tensor
@@ -44,16 +44,17 @@ class Experts(NamedTuple):
 
 
 def definition(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-    """``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``, with weight 0 where
-    e was not chosen.
+    """Return ``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``.
+
+    weight_e is 0 for tokens that did not choose e.
     """
     count = len(experts.gate)
     share = weights.new_zeros(len(x), count).scatter_add(1, indices, weights).to(x.dtype)
 
     def linear(rows: Tensor, weight: Tensor, bias: Tensor | None, e: int) -> Tensor:
-        return F.linear(
-            rows, weight[e].to(rows.dtype), None if bias is None else bias[e].to(rows.dtype)
-        )
+        if bias is None:
+            return F.linear(rows, weight[e].to(rows.dtype))
+        return F.linear(rows, weight[e].to(rows.dtype), bias[e].to(rows.dtype))
 
     mixed = torch.zeros_like(x)
     for e in range(count):
@@ -70,23 +71,25 @@ def mix_experts(
     weights: Float[Tensor, "token top_k"],
     indices: Int[Tensor, "token top_k"],
 ) -> Float[Tensor, "token hidden_dim"]:
-    """:func:`definition`, with each expert on its own tokens only.
+    """Compute :func:`definition`, with each expert on its own tokens only.
 
     Token-expert pairs are sorted by expert. On the CPU the experts run one after another, each with
     its activations in the caches, and in float32 where the processor is slow with bfloat16;
     elsewhere one grouped product runs all. A single token on the CPU without gradients (a step of
-    decoding) is not sorted. Where rows go depends on values, which
-    a compiled graph cannot follow: compiled with gradients every expert runs on every token. The
-    result is in the dtype of autocast where it is on, otherwise that of ``x``.
+    decoding) is not sorted. Where rows go depends on values, which a compiled graph cannot follow:
+    compiled with gradients every expert runs on every token. The result is in the dtype of autocast
+    where it is on, otherwise that of ``x``.
     """
-    if x.is_meta:  # which rows go where depends on values
+    if x.is_meta:  # it has no values, on which it depends where rows go
         return torch.empty_like(x)
     require_one_device(x, *experts[:6])
     x = x.to(autocast_dtype(x))
     if torch.compiler.is_compiling() and not torch.is_grad_enabled():
-        alpha, limit = (
-            (None, None) if experts.clamp is None else (experts.clamp.alpha, experts.clamp.limit)
-        )
+        alpha = None
+        limit = None
+        if experts.clamp is not None:
+            alpha = experts.clamp.alpha
+            limit = experts.clamp.limit
         return _mix_op(x, weights, indices, *experts[:6], alpha, limit)
     if torch.compiler.is_compiling() or use_definition():
         return definition(experts, x, weights, indices)
@@ -102,7 +105,7 @@ def _mix(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tenso
         with torch.autocast("cpu", enabled=False):  # the dtype is chosen here
             if torch.is_grad_enabled():
                 return Fast.apply(_ONE_BY_ONE, (pairs, experts.clamp), x, weights, *experts[:6])
-            return _forward(pairs, experts, x, weights, keep=None)
+            return _forward(pairs, experts, x, weights, inside=None)
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device)
     return _mix_grouped(experts, x, weights, expert, order, place)
@@ -112,48 +115,46 @@ class _Pairs(NamedTuple):
     """Token-expert pairs, pair = token * top_k + choice.
 
     oneDNN prepares a product anew for every number of rows that it has not seen, which takes as
-    long as the product. Where it multiplies, each expert has a multiple of 64 rows; those without a
-    pair are of zeros.
+    long as the product. Where it multiplies, each expert has a multiple of 64 rows, and rows
+    without a pair are zeros.
     """
 
     indices: Tensor
     order: Tensor
-    """The pair in each row, where rows are sorted by expert; the number of pairs where there is
-    none.
-    """
+    """The pair in each row, rows sorted by expert; a row without a pair has the number of pairs."""
     place: Tensor
     """The row of each pair."""
     counts: tuple[int, ...]
     """Rows of each expert."""
     onednn: bool
-    """Whether oneDNN is called for products, of float32."""
+    """Products are computed by oneDNN, in float32."""
 
     @classmethod
     def of(
         cls, experts: Experts, x: Tensor, indices: Tensor, expert: Tensor, order: Tensor
     ) -> _Pairs:
-        """``order`` sorts the pairs of ``indices`` by ``expert``."""
+        """Return the pairs of ``indices``, which ``order`` sorts by ``expert``."""
         counts = torch.bincount(expert, minlength=len(experts.gate))
         place = torch.empty_like(order)
-        first = torch.arange(len(order), device=order.device)
+        row_of_pair = torch.arange(len(order), device=order.device)
         large = len(order) * experts.gate[0].numel() >= LEAST_WORK * len(experts.gate)
-        wide = x.dtype == torch.float32 and slow_mkl()
-        onednn = (
-            large and wide and native_library(x, experts.gate, experts.up, experts.down) is not None
-        )
-        if onednn or (large and x.dtype == torch.bfloat16 and not slow_bfloat16()):
+        in_float32 = x.dtype == torch.float32 and slow_mkl()
+        in_bfloat16 = x.dtype == torch.bfloat16 and not slow_bfloat16()
+        onednn = large and in_float32
+        onednn = onednn and native_library(x, *experts[:3]) is not None
+        if onednn or (large and in_bfloat16):
             sizes = (counts + 63) // 64 * 64
             shifts = (sizes - counts).cumsum(0) - (sizes - counts)
-            first += shifts.index_select(0, expert)
+            row_of_pair += shifts.index_select(0, expert)
             rows = order.new_full((int(sizes.sum()),), len(order))
-            rows[first] = order
-            place[order] = first
+            rows[row_of_pair] = order
+            place[order] = row_of_pair
             return cls(indices, rows, place, tuple(sizes.tolist()), onednn)
-        place[order] = first
+        place[order] = row_of_pair
         return cls(indices, order, place, tuple(counts.tolist()), False)
 
     def rows(self) -> Iterator[tuple[int, slice]]:
-        """The experts that are chosen, and their rows."""
+        """Yield the experts that are chosen, and their rows."""
         first = 0
         for expert, count in enumerate(self.counts):
             if count:
@@ -161,28 +162,32 @@ class _Pairs(NamedTuple):
             first += count
 
     def with_zeros(self, x: Tensor) -> Tensor:
-        """``x``, with a row of zeros at its end if some rows are of zeros."""
+        """Return ``x``, with a row of zeros at its end if some rows have no pair."""
         if len(self.order) == self.indices.numel():
             return x
         return torch.cat([x, x.new_zeros(1, *x.shape[1:])])
 
     def tokens(self, x: Tensor, part: slice) -> Tensor:
-        """The tokens in some rows, from :meth:`with_zeros`."""
+        """Return the tokens in some rows, from :meth:`with_zeros`."""
         return x.index_select(0, self.order[part] // self.indices.shape[1])
 
     def sums(self, of_rows: Tensor, weights: Tensor | None = None) -> Tensor:
-        """For each token the sum over its rows, weighted: one pass over memory instead of three."""
+        """Return each token's weighted sum over its rows."""
+        # One pass over memory instead of three.
         return F.embedding_bag(
             self.place.view_as(self.indices), of_rows, per_sample_weights=weights, mode="sum"
         )
 
     def product(self, a: Tensor, b: Tensor, out: Tensor, add: bool = False) -> None:
-        """``out = a @ b``, or ``out += a @ b``."""
-        if self.onednn:
-            found = by_onednn(a, b.T)
-            _ = out.add_(found) if add else out.copy_(found)
+        """Write ``out = a @ b``, or ``out += a @ b``."""
+        if self.onednn and add:
+            out.add_(by_onednn(a, b.T))
+        elif self.onednn:
+            out.copy_(by_onednn(a, b.T))
+        elif add:
+            out.addmm_(a, b)
         else:
-            _ = out.addmm_(a, b) if add else torch.mm(a, b, out=out)
+            torch.mm(a, b, out=out)
 
 
 def _working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -192,9 +197,9 @@ def _working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def _forward(
-    pairs: _Pairs, experts: Experts, x: Tensor, weights: Tensor, keep: list[Tensor] | None
+    pairs: _Pairs, experts: Experts, x: Tensor, weights: Tensor, inside: list[Tensor] | None
 ) -> Tensor:
-    """The mixture, expert by expert; ``keep`` receives what enters each expert's activation."""
+    """Compute the mixture expert by expert; gates and ups of each are appended to ``inside``."""
     dtype = _working_dtype(x.dtype)
     out = x.new_empty(len(pairs.order), experts.down.shape[1], dtype=dtype)
     multiply = by_onednn if pairs.onednn else F.linear
@@ -211,8 +216,8 @@ def _forward(
         pairs.product(hidden, experts.down[e].to(dtype).T, out=out[part])
         if experts.down_bias is not None:
             out[part].add_(experts.down_bias[e])
-        if keep is not None:
-            keep += [gate, up]
+        if inside is not None:
+            inside += [gate, up]
     return pairs.sums(out, weights.to(dtype)).to(x.dtype)
 
 
@@ -222,7 +227,7 @@ def _by_formula(x: Tensor, weights: Tensor, *others: Any) -> Tensor:
         return definition(Experts._make((*parts, clamp)), x, weights, pairs.indices)
 
 
-def _keeping(x: Tensor, weights: Tensor, *others: Any) -> tuple[Tensor, ...]:
+def _forward_for_gradients(x: Tensor, weights: Tensor, *others: Any) -> tuple[Tensor, ...]:
     *parts, pairs, clamp = others
     inside: list[Tensor] = []
     return _forward(pairs, Experts._make((*parts, clamp)), x, weights, inside), *inside
@@ -232,17 +237,20 @@ def _keeping(x: Tensor, weights: Tensor, *others: Any) -> tuple[Tensor, ...]:
 def _backward(
     needed: Sequence[bool], grad: Tensor, x: Tensor, weights: Tensor, *others: Any
 ) -> tuple[Tensor | None, ...]:
-    """Two tensors are kept for each expert; the output is not needed for any gradient."""
-    parts, inside, (pairs, clamp) = others[:6], iter(others[6:-2]), others[-2:]
-    gate, up, down = parts[:3]
-    found = [
-        torch.empty_like(part) if need else None
-        for part, need in zip(parts, needed[2:], strict=True)
+    """Return the gradients of ``x``, ``weights``, matrices and biases.
+
+    ``others`` are matrices and biases, the gates and ups of each expert, pairs and clamp.
+    """
+    parameters, inside, (pairs, clamp) = others[:6], iter(others[6:-2]), others[-2:]
+    gate, up, down = parameters[:3]
+    gradients = [
+        torch.empty_like(parameter) if need else None
+        for parameter, need in zip(parameters, needed[2:], strict=True)
     ]
     unused = [e for e, count in enumerate(pairs.counts) if count == 0]
-    for each in found:
-        if each is not None and unused:
-            each[unused] = 0
+    for gradient in gradients:
+        if gradient is not None and unused:
+            gradient[unused] = 0
     dtype = _working_dtype(x.dtype)
     factors = (
         pairs.with_zeros(weights.flatten()).index_select(0, pairs.order).to(dtype).unsqueeze(1)
@@ -251,9 +259,9 @@ def _backward(
     to_rows = factors.new_empty(len(factors), x.shape[1])
     to_factors = torch.empty_like(factors)
 
-    def add(part: int, e: int, grad: Tensor, rows: Tensor) -> None:
-        to_weight = found[part]
-        to_bias = found[part + 3]
+    def add(matrix: int, e: int, grad: Tensor, rows: Tensor) -> None:
+        to_weight = gradients[matrix]
+        to_bias = gradients[matrix + 3]
         if to_weight is not None and to_weight.dtype == dtype:
             pairs.product(grad.T, rows, out=to_weight[e])
         elif to_weight is not None:
@@ -270,8 +278,8 @@ def _backward(
         hidden = swiglu(*inputs, clamp)
         to_hidden = multiply(flow, down[e].to(dtype).T)
         torch.linalg.vecdot(hidden, to_hidden, out=to_factors[part, 0])
-        if parts[5] is not None:
-            to_factors[part, 0] += flow @ parts[5][e].to(dtype)
+        if parameters[5] is not None:
+            to_factors[part, 0] += flow @ parameters[5][e].to(dtype)
         scaled = flow.mul_(factors[part])
         add(2, e, scaled, hidden)
         to_gate, to_up = swiglu_backward(to_hidden.mul_(factors[part]), *inputs, clamp)
@@ -280,17 +288,18 @@ def _backward(
         pairs.product(to_gate, gate[e].to(dtype), out=to_rows[part])
         pairs.product(to_up, up[e].to(dtype), out=to_rows[part], add=True)
     to_weights = to_factors[:, 0].index_select(0, pairs.place).view_as(weights).to(weights.dtype)
-    return pairs.sums(to_rows).to(x.dtype), to_weights, *found
+    return pairs.sums(to_rows).to(x.dtype), to_weights, *gradients
 
 
-_ONE_BY_ONE = Operation(_by_formula, _keeping, _backward)
+_ONE_BY_ONE = Operation(_by_formula, _forward_for_gradients, _backward)
 
 
 def _mix_grouped(
     experts: Experts, x: Tensor, weights: Tensor, expert: Tensor, order: Tensor, place: Tensor
 ) -> Tensor:
-    """The mixture as one grouped product for each of the three matrices; ``place`` is the inverse
-    of ``order``.
+    """Compute the mixture as one grouped product for each of the three matrices.
+
+    ``place`` is the inverse of ``order``.
     """
     # Rows are copied and then permuted, for a gradient that adds in one order and rounds once.
     top_k = weights.shape[1]
@@ -316,22 +325,25 @@ def _mix_grouped(
 
 
 def _grouped_product(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Rows ``ends[e - 1] .. ends[e]`` times the transposed ``weight[e]``, for every expert e."""
+    """Multiply rows ``ends[e - 1] .. ends[e]`` by the transposed ``weight[e]``, for every e."""
+    # The kernel takes aligned rows, and under compilation bfloat16 only. Compilation may start at
+    # this frame after a graph break.
     aligned = all(width * rows.itemsize % 16 == 0 for width in weight.shape[1:])
-    # What the kernel accepts. Compilation may start at this frame after a graph break, where only
-    # bfloat16 is accepted.
     if aligned and rows.dtype != torch.float64 and not torch.compiler.is_compiling():
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
     counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
-    return torch.cat(
-        [F.linear(part, each) for part, each in zip(rows.split(counts), weight, strict=True)]
-    )
+    products = [
+        F.linear(part, matrix) for part, matrix in zip(rows.split(counts), weight, strict=True)
+    ]
+    return torch.cat(products)
 
 
 def _mix_for_one_token(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     def through(row: Tensor, weight: Tensor, bias: Tensor | None, expert: int) -> Tensor:
         out = torch.mv(weight[expert].to(row.dtype), row)
-        return out if bias is None else out.add_(bias[expert])
+        if bias is None:
+            return out
+        return out.add_(bias[expert])
 
     mixed = torch.zeros_like(x)
     for expert, weight in zip(indices.tolist(), weights, strict=True):
@@ -349,12 +361,13 @@ _MIX_SCHEMA = (
 )
 
 
-_clamp = functools.cache(Clamp)  # made for every step of decoding otherwise, and its fields checked
+# Without the cache every step of decoding would create one and check its fields.
+_clamp = functools.cache(Clamp)
 
 
 @torch.library.custom_op("glassformer::mix_experts", mutates_args=(), schema=_MIX_SCHEMA)
 def _mix_op(x: Tensor, weights: Tensor, indices: Tensor, *others: Any) -> Tensor:
-    """The fast form as one opaque operator of a compiled graph without gradients."""
+    """Compute the fast form as one opaque operator of a compiled graph without gradients."""
     alpha, limit = others[6:]
     clamp = None if alpha is None else _clamp(alpha, limit)
     return _mix(Experts._make((*others[:6], clamp)), x, weights, indices)

@@ -1,6 +1,4 @@
-"""Memory for large weights in huge pages, which a processor reads faster: fewer addresses have to
-be looked up.
-"""
+"""Memory for large weights in huge pages, whose addresses a processor looks up less often."""
 
 import math
 import mmap
@@ -13,17 +11,17 @@ from torch import Tensor
 
 # The size on x86 and most ARM systems. Elsewhere less of a tensor is in huge pages.
 _PAGE = 2**21
-_SHARED = 2**25
+_SHARED = 2**25  # bytes of huge pages that small tensors share
 _ALIGNMENT = 64
 
 
 def empty_in_huge_pages(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """A tensor of no particular content, for which Linux is asked for huge pages.
+    """Return an uninitialised tensor, for which Linux is asked for huge pages.
 
-    It begins where a huge page begins. What is left of it after whole ones gets another if it fills
-    at least a third of that, so that memory is not wasted.
+    It begins where a huge page begins. Its end, after whole pages, gets another page if it fills at
+    least a third of that, so that memory is not wasted.
 
     Source: madvise(2), ``MADV_HUGEPAGE``.
     """
@@ -35,17 +33,16 @@ def empty_in_huge_pages(
         memory = mmap.mmap(-1, size + 2 * _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % _PAGE
         memory.madvise(mmap.MADV_HUGEPAGE, start, pages * _PAGE)
-    except OSError:  # no huge pages, or too little memory, which torch.empty tells
+    except OSError:  # no huge pages, or too little memory, which torch.empty reports
         return torch.empty(tuple(shape), dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=start).view(*shape)
 
 
 class SharedPages:
-    """Huge pages for many tensors, one after another, so that those smaller than a page do not take
-    one each.
+    """Huge pages that small tensors share, one after another.
 
-    The pages are given back in parts of 32 MiB, each when all its tensors are gone. Threads may
-    take some at once.
+    The pages are freed in parts of 32 MiB, each when all its tensors are gone. Several threads may
+    take tensors at once.
     """
 
     def __init__(self) -> None:
@@ -53,7 +50,7 @@ class SharedPages:
         self._lock = Lock()
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor of no particular content on the CPU, with a storage of its own."""
+        """Return an uninitialised tensor on the CPU, with a storage of its own."""
         size = math.prod(shape) * dtype.itemsize
         if size >= _SHARED:
             return empty_in_huge_pages(shape, dtype)

@@ -1,5 +1,7 @@
-"""Linear maps: a few tokens in C++, bfloat16 in float32 where there are no products of it, and
-float32 by oneDNN where that is faster than MKL.
+"""Linear maps, by the form that is fastest on this processor.
+
+A few tokens are multiplied in C++; bfloat16 in float32 where the processor has no products of
+bfloat16; float32 by oneDNN where that is faster than MKL.
 """
 
 import functools
@@ -23,31 +25,25 @@ from glassformer.kernels.dispatch import (
 from glassformer.kernels.native import Library, declare
 
 FEW = 8
+"""Tokens that the C++ form multiplies."""
 FEW_NARROW = 32
-"""Tokens that the C++ form multiplies; the second in bfloat16, on processors without products of
-it.
-"""
+"""Tokens that it multiplies in bfloat16, on processors without products of bfloat16."""
 
-# Fewer weights do not pay for the C++ form, nor for another thread.
-_LEAST = 2**18
-_PER_THREAD = 2**16
-# Weights that are widened at a time, so that a large matrix needs little memory.
-_WIDENED = 2**22
+_LEAST = 2**18  # weights from which on the C++ form is faster
+_PER_THREAD = 2**16  # weights for each thread
+_WIDENED = 2**22  # weights that are widened at a time, so that a large matrix needs little memory
 
 LEAST_WORK = 2**22
+"""Multiply-adds from which on a call of oneDNN saves time."""
 LEAST_WORK_HALVES = 2**24
-"""Multiply-adds below which a call of oneDNN takes longer than it saves; the second where 512 bits
-are two halves.
-"""
+"""The same bound on processors that multiply 512 bits in two halves."""
 
 definition = F.linear
 
 
 @functools.cache
 def avx512_of_amd() -> bool:
-    """Whether the processor has AVX-512 that MKL, which uses it on Intel's processors alone, leaves
-    unused.
-    """
+    """Return whether the processor has AVX-512 that MKL leaves unused, as on AMD's processors."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
     name = _capabilities().get("cpu_name")
@@ -56,10 +52,10 @@ def avx512_of_amd() -> bool:
 
 @functools.cache
 def slow_mkl() -> bool:
-    """Whether torch multiplies float32 at half the processor's rate.
+    """Return whether torch multiplies float32 at half the processor's rate.
 
-    Of AMD's, Zen 4 multiplies 512 bits in two halves: what is read without gradients is a seventh
-    faster by oneDNN, training is not. Its successors have AVX-VNNI, too.
+    AMD's Zen 4 multiplies 512 bits in two halves: inference is a seventh faster by oneDNN, training
+    is not. Its successors, which have AVX-VNNI too, gain in both.
     """
     capabilities = _capabilities()
     return avx512_of_amd() and bool(
@@ -68,9 +64,8 @@ def slow_mkl() -> bool:
 
 
 def _capabilities() -> Mapping[str, object]:
-    capabilities: Mapping[str, object] = getattr(
-        torch.cpu, "get_capabilities", dict
-    )()  # not in every torch
+    get_capabilities = getattr(torch.cpu, "get_capabilities", dict)  # not in every torch
+    capabilities: Mapping[str, object] = get_capabilities()
     return capabilities
 
 
@@ -79,24 +74,24 @@ def linear(
     weight: Float[Tensor, "out in"],
     bias: Float[Tensor, " out"] | None = None,
 ) -> Float[Tensor, "*batch out"]:
-    """``x @ weight.T + bias``: :func:`definition`, by the fastest form for the number of tokens and
-    the processor.
+    """Return ``x @ weight.T + bias``, by the fastest form for the number of tokens and processor.
 
-    In bfloat16 all forms add in float32 and round once. A few tokens that C++ multiplies, without
-    gradients and by 2^18 weights or more, have the same bits in every batch of up to that many, and
-    on any number of threads.
+    In bfloat16 all forms add in float32 and round once. C++ multiplies up to :data:`FEW` or
+    :data:`FEW_NARROW` tokens without gradients, by 2^18 weights or more. They have the same bits in
+    every batch of up to that many, and on any number of threads.
     """
-    # Asked first: of small models the call itself would be 1 % of the time.
+    # The condition comes before the call, which would take 1 % of a small model's time.
     if x.is_meta or weight.is_meta or (bias is not None and bias.is_meta):
         require_one_device(x, weight, bias)
     narrow = x.dtype == torch.bfloat16
     work = x.numel() * weight.shape[0]
-    few = work <= (FEW_NARROW if narrow and slow_bfloat16() else FEW) * weight.numel()
+    most_tokens = FEW_NARROW if narrow and slow_bfloat16() else FEW
+    few = work <= most_tokens * weight.numel()
     large = x.dtype == torch.float32 and (
         (work >= LEAST_WORK and slow_mkl()) or (work >= LEAST_WORK_HALVES and avx512_of_amd())
     )
-    # Torch's own product, where no form below pays or takes it. Of small models such questions take
-    # as long as the product, so the first one that is asked is the one that most products answer.
+    # Torch's own product, where no form below is faster or supports it. In small models these
+    # conditions take as long as the product, so the one that most products meet comes first.
     if (
         not (few or narrow or large)
         or work == 0
@@ -143,32 +138,42 @@ def few_tokens(
     bias: Tensor | None,
     *sizes: int,
 ) -> Tensor:
-    """:func:`definition` of a few tokens, by a function of rows.cpp, which adds in float32.
+    """Multiply a few tokens by a function of rows.cpp, which adds in float32.
 
-    The first of the weights has a row for each output; ``sizes`` are what the function takes after
-    rows, width and tokens.
+    Args:
+        library: The C++ library.
+        name: Name of the function.
+        weights: Its weights, of which the first has a row for each output.
+        x: Tokens.
+        bias: Added to the products.
+        sizes: Arguments of the function after rows, width and tokens.
     """
     rows = len(weights[0])
     width = x.shape[-1]
     out = x.new_empty(*x.shape[:-1], rows, dtype=torch.float32)
     sizes = (rows, width, x.numel() // width, *sizes, threads_for(weights[0]))
     library.call(name, *weights, x.float().contiguous(), out, *sizes)
-    return (out if bias is None else out.add_(bias)).to(x.dtype)
+    if bias is not None:
+        out.add_(bias)
+    return out.to(x.dtype)
 
 
 def threads_for(weight: Tensor) -> int:
-    """Threads that a product with these weights pays for, up to torch's number."""
+    """Return the number of threads for a product with these weights, up to torch's number."""
     return max(1, min(torch.get_num_threads(), weight.numel() // _PER_THREAD))
 
 
 def parts(weight: Tensor, numbers: int = _WIDENED) -> list[slice]:
-    """Rows to be widened at a time, of about so many numbers."""
+    """Return slices of rows, each of about so many numbers."""
     step = max(1, numbers // max(1, weight.shape[1]))
     return [slice(start, start + step) for start in range(0, len(weight), step)]
 
 
 def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """:func:`definition` of matrices of float32, which may be transposed; the bias is contiguous."""
+    """Return :func:`definition` by oneDNN: matrices of float32, which may be transposed.
+
+    The bias is contiguous.
+    """
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return out
 
@@ -187,15 +192,19 @@ def _onednn_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Ten
 def _onednn_backward(
     needed: Sequence[bool], grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """``d x = grad @ weight``, ``d weight = grad.T @ x`` and ``d bias = sum of grad``."""
-    of_x, of_weight, of_bias = needed
-    to_bias = grad.sum(0, dtype=torch.float32) if of_bias else None
+    """Return ``d x = grad @ weight``, ``d weight = grad.T @ x`` and ``d bias = sum of grad``."""
+    needs_x, needs_weight, needs_bias = needed
+    grad_x = None
+    grad_weight = None
+    grad_bias = None
+    if needs_bias:
+        grad_bias = grad.sum(0, dtype=torch.float32)
     grad = grad.contiguous()
-    to_x = by_onednn(grad, weight.T) if of_x else None
-    to_weight = None
-    if of_weight:
-        to_weight = by_onednn(grad.T, x.contiguous().T)
-    return to_x, to_weight, to_bias
+    if needs_x:
+        grad_x = by_onednn(grad, weight.T)
+    if needs_weight:
+        grad_weight = by_onednn(grad.T, x.contiguous().T)
+    return grad_x, grad_weight, grad_bias
 
 
 @torch.autocast("cpu", enabled=False)
@@ -203,9 +212,8 @@ def _float32_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Te
     wide = x.float()
     out = x.new_empty(len(x), len(weight))
     for rows in parts(weight):
-        out[:, rows] = F.linear(
-            wide, weight[rows].float(), None if bias is None else bias[rows].float()
-        )
+        part_of_bias = None if bias is None else bias[rows].float()
+        out[:, rows] = F.linear(wide, weight[rows].float(), part_of_bias)
     return (out,)
 
 
@@ -213,21 +221,25 @@ def _float32_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Te
 def _float32_backward(
     needed: Sequence[bool], grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """As :func:`_onednn_backward`, in float32, some rows of the weights at a time."""
-    of_x, of_weight, of_bias = needed
-    to_bias = None
-    if of_bias:
-        to_bias = grad.sum(0, dtype=torch.float32).to(weight.dtype)
-    to_x = torch.zeros_like(x, dtype=torch.float32) if of_x else None
-    to_weight = torch.empty_like(weight) if of_weight else None
+    """Return the gradients of :func:`_onednn_backward`, in float32, some rows at a time."""
+    needs_x, needs_weight, needs_bias = needed
+    grad_x = None
+    grad_weight = None
+    grad_bias = None
+    if needs_bias:
+        grad_bias = grad.sum(0, dtype=torch.float32).to(weight.dtype)
     grad = grad.float()
-    wide = x.float() if of_weight else x
-    for rows in parts(weight):
-        if to_x is not None:
-            to_x.addmm_(grad[:, rows], weight[rows].float())
-        if to_weight is not None:
-            to_weight[rows] = grad[:, rows].T @ wide
-    return None if to_x is None else to_x.to(x.dtype), to_weight, to_bias
+    if needs_x:
+        wide_grad_x = torch.zeros_like(x, dtype=torch.float32)
+        for rows in parts(weight):
+            wide_grad_x.addmm_(grad[:, rows], weight[rows].float())
+        grad_x = wide_grad_x.to(x.dtype)
+    if needs_weight:
+        grad_weight = torch.empty_like(weight)
+        wide = x.float()
+        for rows in parts(weight):
+            grad_weight[rows] = grad[:, rows].T @ wide
+    return grad_x, grad_weight, grad_bias
 
 
 def _by_formula(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

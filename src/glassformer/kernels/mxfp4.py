@@ -1,5 +1,4 @@
-"""Weights packed as MXFP4: their expansion, their products, and mixtures of experts that keep them
-packed.
+"""Weights packed as MXFP4: expansion, products and mixtures of experts.
 
 Definitions come first, then the fast forms. On the CPU a C++ kernel multiplies by packed weights
 without storing them expanded (:func:`multiply_natively`); without it, and on other devices, torch
@@ -30,13 +29,16 @@ from glassformer.kernels.swiglu import swiglu
 GROUP = 32
 """Weights that share a scale."""
 GROUP_BYTES = 16
-"""Bytes of a group, of two codes each."""
+"""Bytes of a group. A byte holds two codes."""
 NAN_SCALE = 255
 """The scale that makes its whole group NaN."""
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Values of the lower three bits of a code (E2M1: two of exponent, one of mantissa); the fourth bit
-is the sign.
+"""Values of the lower three bits of a code, two of exponent and one of mantissa (E2M1).
+
+The fourth bit is the sign.
 """
+SIGNED_VALUES = (*MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES))
+"""Values of the 16 codes."""
 
 FEW = 8
 """Tokens that are multiplied in fixed point even where the processor has products of bfloat16."""
@@ -55,7 +57,7 @@ _ROWS = 128
 _MOST_TOKENS = 1024
 
 
-class PackedExperts(NamedTuple):
+class Mxfp4Experts(NamedTuple):
     """The weights of several SwiGLU networks in MXFP4, as gpt-oss's checkpoints hold them.
 
     ``gate_up_blocks [expert, 2 * ff_dim, hidden_dim / 32, 16]`` and its scales have row 2i for the
@@ -73,27 +75,24 @@ class PackedExperts(NamedTuple):
     clamp: Clamp | None = None
 
 
-# ---- definitions
-# ----------------------------------------------------------------------------------------------------
+# ---- definitions ---------------------------------------------------------------------------------
 
 
 def expand_definition(
     blocks: UInt8[Tensor, "*batch groups 16"], scales: UInt8[Tensor, "*batch groups"]
 ) -> Float[Tensor, "*batch weights"]:
-    """``2 ** (scale - 127) * value(code)`` in float64, which holds every one; scale 255 is NaN."""
-    values = torch.tensor(
-        [*MAGNITUDES, *(-each for each in MAGNITUDES)], dtype=torch.float64, device=blocks.device
-    )
+    """Return ``2 ** (scale - 127) * value(code)`` in float64, which is exact; scale 255 is NaN."""
+    values = torch.tensor(SIGNED_VALUES, dtype=torch.float64, device=blocks.device)
     codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(-2).int()
     exponents = (scales.int() - 127).unsqueeze(-1)
     return torch.ldexp(values[codes], exponents).where(exponents <= 127, torch.nan).flatten(-2)
 
 
-def mix_definition(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-    """``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``, with weight 0 where
-    e was not chosen.
+def mix_definition(experts: Mxfp4Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+    """Return ``sum over experts e of weight_e * down_e(swiglu(gate_e(x), up_e(x)))``.
 
-    Computed in float32 at least; the activation is rounded to ``x``'s dtype.
+    weight_e is 0 for tokens that did not choose e. Computed in float32 at least; the activation is
+    rounded to ``x``'s dtype.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     count = len(experts.down_blocks)
@@ -112,8 +111,7 @@ def mix_definition(experts: PackedExperts, x: Tensor, weights: Tensor, indices: 
     return mixed.to(x.dtype)
 
 
-# ---- expansion
-# ------------------------------------------------------------------------------------------------------
+# ---- expansion -----------------------------------------------------------------------------------
 
 
 def expand(
@@ -121,8 +119,9 @@ def expand(
     scales: UInt8[Tensor, "*batch groups"],
     out: Float[Tensor, "*batch weights"],
 ) -> None:
-    """Write the weights of packed groups to ``out``, which is contiguous:
-    :func:`expand_definition`, bit by bit.
+    """Write the weights of packed groups to ``out``, which is contiguous.
+
+    The bits are those of :func:`expand_definition`.
     """
     if out.is_meta or out.numel() == 0:
         return
@@ -138,7 +137,7 @@ def expand(
 
 
 def expanded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """The weights of packed groups in a new tensor."""
+    """Return the weights of packed groups in a new tensor."""
     out = torch.empty(
         *scales.shape[:-1], GROUP * scales.shape[-1], dtype=dtype, device=blocks.device
     )
@@ -147,9 +146,10 @@ def expanded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _native(scales: Tensor) -> Library | None:
-    """The C++ library, for weights on the CPU that are worth it."""
-    worth = scales.device.type == "cpu" and scales.numel() >= _LEAST_GROUPS and not PLAIN.get()
-    return native.library() if worth else None
+    """Return the C++ library for weights on the CPU that are large enough."""
+    if scales.device.type != "cpu" or scales.numel() < _LEAST_GROUPS or PLAIN.get():
+        return None
+    return native.library()
 
 
 def _sizes(rows: int, groups: int, tokens: int, _threads: int) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ declare("rows_mxfp4", "bbff", lambda rows, width, *others: _sizes(rows, width //
 
 
 def expand_natively(library: Library, blocks: Tensor, scales: Tensor, out: Tensor) -> None:
-    """:func:`expand` in C++, for contiguous tensors; ``out`` is bfloat16 or float32."""
+    """Compute :func:`expand` in C++, for contiguous tensors; ``out`` is bfloat16 or float32."""
     groups = scales.numel()
     library.call(
         f"mxfp4_expand_{NATIVE_NAMES[out.dtype]}", blocks, scales, out, groups, _threads(groups)
@@ -172,15 +172,14 @@ def expand_natively(library: Library, blocks: Tensor, scales: Tensor, out: Tenso
 def multiply_natively(
     library: Library, x: Tensor, blocks: Tensor, scales: Tensor, out: Tensor
 ) -> None:
-    """:func:`multiply` in C++, for contiguous tensors; ``x`` is bfloat16 or float32, ``out`` is
-    float32.
+    """Compute :func:`multiply` in C++, for contiguous tensors.
 
-    Each weight is read once and never stored expanded. Tokens of bfloat16 are multiplied in fixed
-    point, as 16-bit integers relative to the greatest of 32, which is exact to 2^-16 of it; more
-    than :data:`FEW` of them in bfloat16 where the processor has such products. Either way products
-    are summed in float32, in an order that depends on the
-    level alone: a token's result has the same bits in every such batch and with every number of
-    threads.
+    ``x`` is bfloat16 or float32, ``out`` is float32. Each weight is read once and never stored
+    expanded. Tokens of bfloat16 are multiplied in fixed point, as 16-bit integers relative to the
+    greatest of 32, which is exact to 2^-16 of it. More than :data:`FEW` of them are multiplied in
+    bfloat16 where the processor has such products. Either way products are summed in float32, in an
+    order that depends on the level alone: a token's result has the same bits in every such batch
+    and with every number of threads.
     """
     (rows, groups), tokens, threads = scales.shape, len(x), _threads(scales.numel())
     in_bfloat16 = library.level >= LEVELS.index("AVX-512 with bfloat16 products") and tokens > FEW
@@ -189,7 +188,8 @@ def multiply_natively(
             "rows_mxfp4", blocks, scales, x.float(), out, rows, 32 * groups, tokens, threads
         )
     else:
-        x = x if in_bfloat16 else x.float()
+        if not in_bfloat16:
+            x = x.float()
         library.call(
             f"mxfp4_multiply_{NATIVE_NAMES[x.dtype]}",
             blocks,
@@ -208,7 +208,7 @@ def _threads(groups: int) -> int:
 
 
 def _expand_by_table(blocks: Tensor, scales: Tensor, out: Tensor) -> None:
-    """One look-up for four codes and one product for each group."""
+    """Compute :func:`expand` by one look-up for four codes and one product for each group."""
     values = _four_codes(out.device)
     powers = _powers(out.device, out.dtype)
     chunk = _CHUNK if out.device.type == "cpu" else _CHUNK_ELSEWHERE
@@ -218,40 +218,40 @@ def _expand_by_table(blocks: Tensor, scales: Tensor, out: Tensor) -> None:
         out.view(-1, GROUP).split(chunk),
         strict=True,
     )
-    for some, their_scales, to in parts:
-        # A view as two bytes each needs an even address, which a part of a file may lack.
-        pairs = (
-            some if some.storage_offset() % 2 == 0 and some.is_contiguous() else some.clone()
-        ).view(torch.int16)
-        index = pairs.to(torch.int32).bitwise_and_(0xFFFF).view(-1)
-        four = values.index_select(0, index).view(torch.bfloat16).view(-1, GROUP)
-        torch.mul(four, powers.index_select(0, their_scales.int()).unsqueeze(1), out=to)
+    for part, scales_of_part, out_of_part in parts:
+        # A view as pairs of bytes needs an even address, which a part of a file may lack.
+        if part.storage_offset() % 2 != 0 or not part.is_contiguous():
+            part = part.clone()
+        index = part.view(torch.int16).to(torch.int32).bitwise_and_(0xFFFF).view(-1)
+        code_values = values.index_select(0, index).view(torch.bfloat16).view(-1, GROUP)
+        factors = powers.index_select(0, scales_of_part.int()).unsqueeze(1)
+        torch.mul(code_values, factors, out=out_of_part)
 
 
 @functools.cache
 def _four_codes(device: torch.device) -> Tensor:
-    """For every two bytes, the four values of their codes in bfloat16, as one integer of 64 bits."""
+    """Return, for every two bytes, the four values of their codes.
+
+    Four values in bfloat16 are one integer of 64 bits.
+    """
     with torch.inference_mode(False):
-        values = torch.tensor(
-            [*MAGNITUDES, *(-each for each in MAGNITUDES)], dtype=torch.bfloat16, device="cpu"
-        )
-        both = torch.arange(2**16, device="cpu")
-        codes = torch.stack([both >> shift & 15 for shift in (0, 4, 8, 12)], dim=1)
+        values = torch.tensor(SIGNED_VALUES, dtype=torch.bfloat16, device="cpu")
+        two_bytes = torch.arange(2**16, device="cpu")
+        codes = torch.stack([two_bytes >> shift & 15 for shift in (0, 4, 8, 12)], dim=1)
         return values[codes].view(torch.int64).view(-1).to(device)
 
 
 @functools.cache
 def _powers(device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The factor of every scale; in float32 for float16, which cannot hold them."""
+    """Return the factor of every scale; in float32 for float16, which cannot hold them."""
+    if dtype == torch.float16:
+        dtype = torch.float32
     with torch.inference_mode(False):
         powers = [2.0 ** (scale - 127) for scale in range(NAN_SCALE)] + [float("nan")]
-        return torch.tensor(
-            powers, dtype=torch.float32 if dtype == torch.float16 else dtype, device="cpu"
-        ).to(device)
+        return torch.tensor(powers, dtype=dtype, device="cpu").to(device)
 
 
-# ---- products and mixtures
-# ------------------------------------------------------------------------------------------
+# ---- products and mixtures -----------------------------------------------------------------------
 
 
 def multiply(
@@ -260,18 +260,22 @@ def multiply(
     scales: UInt8[Tensor, "out groups"],
     out: Float[Tensor, "token out"],
 ) -> None:
-    """Write ``x @ weights.T`` to ``out``, in float32 at least; on an accelerator rounded to ``x``'s
-    dtype.
+    """Write ``x @ weights.T`` to ``out``.
+
+    Computed in float32 at least; on an accelerator rounded to ``x``'s dtype.
     """
-    library = _native(scales) if x.dtype != torch.float64 else None
+    library = None
+    if x.dtype != torch.float64:
+        library = _native(scales)
     if x.device.type != "cpu":
         out.copy_(x @ expanded(blocks, scales, x.dtype).T)
     elif library is not None:
-        x = x if x.dtype == torch.bfloat16 else x.float()
+        if x.dtype != torch.bfloat16:
+            x = x.float()
         multiply_natively(library, x.contiguous(), blocks.contiguous(), scales.contiguous(), out)
     else:
         x = x.to(out.dtype)
-        # One piece of memory for all: asking the system for each anew takes longer than filling it.
+        # All parts share this memory: allocating it takes longer than filling it.
         weights = x.new_empty(min(_ROWS, len(scales)), x.shape[1])
         for start in range(0, len(scales), _ROWS):
             rows = slice(start, start + _ROWS)
@@ -281,15 +285,14 @@ def multiply(
 
 
 def mix_packed_experts(
-    experts: PackedExperts,
+    experts: Mxfp4Experts,
     x: Float[Tensor, "token hidden_dim"],
     weights: Float[Tensor, "token top_k"],
     indices: Int[Tensor, "token top_k"],
 ) -> Float[Tensor, "token hidden_dim"]:
-    """:func:`mix_definition`, with each expert on its own tokens only: experts that no token chose
-    are not read.
+    """Compute :func:`mix_definition`, with each expert on its own tokens only.
 
-    A backward pass is an error.
+    Experts that no token chose are not read. A backward pass raises :class:`InputError`.
     """
     if not x.is_meta:
         require_one_device(x, *experts[:6])
@@ -312,7 +315,7 @@ def mix_packed_experts(
     return mixed
 
 
-def _mix(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+def _mix(experts: Mxfp4Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     if x.is_meta or len(x) == 0:
         return torch.empty_like(x)
     with torch.autocast(x.device.type, enabled=False):
@@ -329,9 +332,10 @@ def _mix(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) ->
         return torch.cat([_mix_tokens(experts, *part) for part in parts])
 
 
-def _mix_tokens(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-    """Token-expert pairs sorted by expert, one product for each expert; then each token sums its
-    rows.
+def _mix_tokens(experts: Mxfp4Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+    """Mix with token-expert pairs sorted by expert: each expert has one product for each matrix.
+
+    Then each token sums its rows.
     """
     expert, order = indices.flatten().sort(stable=True)
     place = torch.empty_like(order)
@@ -339,14 +343,12 @@ def _mix_tokens(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Ten
     counts = expert.bincount(minlength=len(experts.down_blocks)).tolist()
 
     def product(rows: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
-        out = rows.new_empty(
-            len(rows), scales.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32)
-        )
-        for e, (its_rows, its_out) in enumerate(
-            zip(rows.split(counts), out.split(counts), strict=True)
-        ):
-            if len(its_rows) > 0:
-                multiply(its_rows, blocks[e], scales[e], its_out)
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        out = rows.new_empty(len(rows), scales.shape[1], dtype=wide)
+        parts = zip(rows.split(counts), out.split(counts), strict=True)
+        for e, (rows_of_expert, out_of_expert) in enumerate(parts):
+            if len(rows_of_expert) > 0:
+                multiply(rows_of_expert, blocks[e], scales[e], out_of_expert)
         return out
 
     outputs = _through(experts, x.index_select(0, order // indices.shape[1]), expert, product)
@@ -356,27 +358,30 @@ def _mix_tokens(experts: PackedExperts, x: Tensor, weights: Tensor, indices: Ten
     return bags.to(x.dtype)
 
 
-def _mix_one_token(experts: PackedExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """The same for one token on an accelerator: no number is read on the host, so nothing waits for
-    the device.
+def _mix_one_token(experts: Mxfp4Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Mix for one token on an accelerator.
+
+    No number is read on the host, so nothing waits for the device.
     """
 
     def product(rows: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
-        each = expanded(blocks.index_select(0, chosen), scales.index_select(0, chosen), rows.dtype)
+        matrices = expanded(
+            blocks.index_select(0, chosen), scales.index_select(0, chosen), rows.dtype
+        )
         wide = torch.promote_types(rows.dtype, torch.float32)
-        return torch.bmm(each, rows.unsqueeze(2)).squeeze(2).to(wide)
+        return torch.bmm(matrices, rows.unsqueeze(2)).squeeze(2).to(wide)
 
     outputs = _through(experts, x.expand(len(chosen), -1), chosen, product)
     return (weights.unsqueeze(1).to(outputs.dtype) * outputs).sum(0, keepdim=True).to(x.dtype)
 
 
 def _through(
-    experts: PackedExperts,
+    experts: Mxfp4Experts,
     rows: Tensor,
     expert: Tensor,
     product: Callable[[Tensor, Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """Each row's output of its expert."""
+    """Return each row's output of its expert."""
     inside = product(rows, experts.gate_up_blocks, experts.gate_up_scales)
     if experts.gate_up_bias is not None:
         inside += experts.gate_up_bias.index_select(0, expert)
@@ -399,14 +404,18 @@ class _NoGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         raise InputError(
-            "a backward pass through packed experts",
-            "inference only",
-            "Train what PackedMixture.unpack() returns.",
+            got="a backward pass through packed experts",
+            expected="inference only",
+            fix="Train the mixture that PackedMixture.unpack() returns.",
         )
 
 
-# Written out, because torch cannot read it off a function that a run-time type checker has wrapped.
-_SCHEMA = "(Tensor x, Tensor weights, Tensor indices, Tensor[] packed, Tensor?[] biases, float[] clamp) -> Tensor"
+# Written out, because torch cannot infer it from a function that a run-time type checker has
+# wrapped.
+_SCHEMA = (
+    "(Tensor x, Tensor weights, Tensor indices, Tensor[] packed, Tensor?[] biases, float[] clamp) "
+    "-> Tensor"
+)
 
 
 @torch.library.custom_op("glassformer::mix_packed_experts", mutates_args=(), schema=_SCHEMA)
@@ -418,8 +427,8 @@ def _mix_op(
     biases: list[Tensor | None],
     clamp: list[float],
 ) -> Tensor:
-    """The same as one operator: a compiled graph cannot depend on which experts are chosen."""
-    experts = PackedExperts._make([*packed, *biases, Clamp(*clamp) if clamp else None])
+    """Compute :func:`_mix` as one operator of a compiled graph, which cannot depend on choices."""
+    experts = Mxfp4Experts._make([*packed, *biases, Clamp(*clamp) if clamp else None])
     return _mix(experts, x, weights, indices)
 
 

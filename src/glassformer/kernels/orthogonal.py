@@ -1,4 +1,4 @@
-"""The orthogonal matrix nearest to another, roughly: the update of Muon.
+"""The update of Muon: roughly the orthogonal matrix nearest to another one.
 
 Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", whose
 coefficients these are.
@@ -13,19 +13,20 @@ from glassformer.kernels.dispatch import slow_bfloat16
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 STEPS = 5
 EPS = 1e-7
-_SMALL = 2**14  # numbers in a matrix, with which bfloat16 saves nothing
+_SMALL = 2**14  # numbers in a matrix up to which bfloat16 saves no time
 
 
 def orthogonalised(
     matrices: Float[Tensor, "matrix row column"],
 ) -> Float[Tensor, "matrix row column"]:
-    """Each matrix with singular values near 1 (0.7 to 1.2): five steps of Newton and Schulz from
-    ``x = matrix / norm``.
+    """Return matrices whose singular values are moved near 1, into 0.7 to 1.2.
+
+    Five steps of Newton and Schulz from ``x = matrix / norm``::
 
         x = a x + b (x x^T) x + c (x x^T)^2 x
 
-    In bfloat16, as published, where the processor multiplies it fast and the matrices are not
-    small; else in float32.
+    They are computed in bfloat16, as published, where the processor multiplies it fast and the
+    matrices are not small; else in float32.
     """
     narrow = matrices[0].numel() > _SMALL and not (
         matrices.device.type == "cpu" and slow_bfloat16()

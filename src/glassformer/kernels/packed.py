@@ -1,4 +1,4 @@
-"""The packed kinds of weights: what their bytes stand for, and products with them.
+"""Packed kinds of weights: the values of their bytes, and products with them.
 
 A matrix is packed by rows, and a row is cut into blocks of 32 or 256 weights. A block holds a code
 for each weight, and for each group of 16 or 32 a scale and perhaps an offset::
@@ -28,13 +28,14 @@ from glassformer.kernels.linear import linear, parts, threads_for
 from glassformer.kernels.native import LEVELS, declare
 
 FEW_TOKENS = 16
-"""Up to here C++ multiplies while it expands."""
+"""Tokens up to which C++ multiplies while it expands."""
 _EXPANDED = 2**20  # bytes of blocks that are expanded at a time for more tokens
-_ENCODED = 2**18  # weights that are encoded at a time: what is computed with stays in caches
+_ENCODED = 2**18  # weights that are encoded at a time, so that intermediate results stay in caches
 
 Unpacked = tuple[Tensor, Tensor, Tensor | None]
-"""Codes, scales and offsets (None: all 0) of blocks; the last axis is weights, groups and groups of
-a block.
+"""Codes, scales and offsets of blocks; no offsets: all are 0.
+
+The last axis of codes is the weights of a block, that of scales and offsets its groups.
 """
 
 
@@ -48,8 +49,9 @@ class PackedKind:
         block: Weights in a block.
         nbytes: Bytes of a block.
         group: Weights that share a scale and an offset.
-        unpacked: Returns what blocks ``[..., nbytes]`` of uint8 hold: the definition of the kind.
-        halves: Where the float16 numbers of a block are.
+        unpacked: Returns codes, scales and offsets of blocks ``[..., nbytes]`` of uint8: the
+            definition of the kind.
+        halves: Positions in a block of its float16 numbers, in bytes.
         encode_blocks: Returns the nearest blocks ``[..., nbytes]`` of weights ``[..., block]`` in
             float32; None if weights of this kind are only read.
     """
@@ -102,7 +104,7 @@ def values(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> Float[Tensor, "*r
 def encode(kind: str, weights: Float[Tensor, "*rows width"]) -> UInt8[Tensor, "*rows bytes"]:
     """Return the packed bytes of the weights of ``kind`` that are nearest to ``weights``.
 
-    Of weights that are infinite, NaN or beyond the range of the kind, :func:`finite` is False.
+    For weights that are infinite, NaN or beyond the range of the kind, :func:`finite` is False.
 
     Raises:
         InputError: A kind that is only read, or a width that its blocks do not fill.
@@ -120,8 +122,7 @@ def encode(kind: str, weights: Float[Tensor, "*rows width"]) -> UInt8[Tensor, "*
         return packed
     matrix = weights.detach().reshape(-1, weights.shape[-1])
     for rows in parts(matrix, _ENCODED):
-        some = matrix[rows].float()
-        blocks = row.encode_blocks(some.unflatten(-1, (-1, row.block)))
+        blocks = row.encode_blocks(matrix[rows].float().unflatten(-1, (-1, row.block)))
         packed.view(len(matrix), -1)[rows] = blocks.flatten(-2)
     return packed
 
@@ -144,15 +145,20 @@ def require_width_fits(kind: str, width: int) -> None:
 
 
 def _bytes(number: int, rows: int, width: int) -> int:
+    """Return the bytes of a matrix; -1, which no tensor has, if blocks do not fill a row."""
     kind = _BY_NUMBER[number]
-    return -1 if width % kind.block else rows * kind.row_bytes(width)
+    if width % kind.block != 0:
+        return -1
+    return rows * kind.row_bytes(width)
 
 
 def _expanded_sizes(
     number: int, rows: int, width: int, first: int, last: int, _threads: int
 ) -> tuple[int, int]:
-    is_inside = 0 <= first <= last <= rows
-    return _bytes(number, rows, width), (last - first) * width if is_inside else -1
+    expanded_size = -1
+    if 0 <= first <= last <= rows:
+        expanded_size = (last - first) * width
+    return _bytes(number, rows, width), expanded_size
 
 
 def _product_sizes(
@@ -168,26 +174,30 @@ declare("matrix_blocks", "bff", _product_sizes)
 
 def _library(blocks: Tensor) -> native.Library | None:
     """Return the C++ library if it takes these blocks."""
-    plain = (
+    is_plain = (
         blocks.is_cpu and blocks.is_contiguous() and blocks.numel() > 0 and type(blocks) is Tensor
     )
-    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-    if not plain or watched or use_definition():
+    is_watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    if not is_plain or is_watched or use_definition():
         return None
     return native.library()
 
 
 def finite(kind: str, blocks: UInt8[Tensor, "*rows bytes"]) -> bool:
     """Return whether all weights are numbers: scales and offsets are neither infinite nor NaN."""
-    cut = blocks.unflatten(-1, (-1, KINDS[kind].nbytes))
+    separate = blocks.unflatten(-1, (-1, KINDS[kind].nbytes))
     if kind == "MXFP4":
-        return bool((cut[..., 0] < 255).all())
-    words = cut.view(torch.int16)
-    return all(bool((words[..., at // 2] & 0x7C00 != 0x7C00).all()) for at in KINDS[kind].halves)
+        return bool((separate[..., 0] < 255).all())
+    words = separate.view(torch.int16)
+    for position in KINDS[kind].halves:
+        exponents = words[..., position // 2] & 0x7C00
+        if bool((exponents == 0x7C00).any()):
+            return False
+    return True
 
 
 def definition(x: Tensor, blocks: Tensor, kind: str, bias: Tensor | None = None) -> Tensor:
-    """Return ``x @ weights.T + bias``, computed in float32 at least and rounded to ``x``'s dtype."""
+    """Return ``x @ weights.T + bias``, computed in float32 at least, in ``x``'s dtype."""
     wide = torch.promote_types(x.dtype, torch.float32)
     out = x.to(wide) @ expanded(kind, blocks).to(wide).T
     if bias is not None:
@@ -201,12 +211,13 @@ def packed_linear(
     kind: str,
     bias: Float[Tensor, " out"] | None = None,
 ) -> Float[Tensor, "*batch out"]:
-    """:func:`definition`; the expanded matrix is never in memory, for the backward pass neither.
+    """Compute :func:`definition` without the whole expanded matrix in memory, also backward.
 
-    On the CPU a few tokens are multiplied by weights that C++ expands in the caches; more tokens by
-    some expanded rows at a time, or where there are matrix registers (AMX) by the codes. A few
-    tokens have the same bits in every batch of up to that many, and on any number of threads. By
-    AMX an infinite number in ``x`` may give NaN for infinity.
+    On the CPU a few tokens are multiplied by weights that C++ expands in the caches. More tokens
+    are multiplied by some expanded rows at a time, or by the codes where the processor has matrix
+    registers (AMX). Up to :data:`FEW_TOKENS` tokens have the same bits in every batch of up to that
+    many, and on any number of threads. With AMX an infinite number in ``x`` may give NaN where it
+    should give infinity.
 
     ``x`` and the bias have gradients, blocks have none.
     """
@@ -219,7 +230,7 @@ def packed_linear(
 
 
 class _Product(torch.autograd.Function):
-    """``x @ values.T``, or ``x @ values``, whose gradient is the other."""
+    """``x @ values.T``, or ``x @ values``, each of which is the gradient of the other."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
@@ -233,24 +244,27 @@ class _Product(torch.autograd.Function):
         (blocks,) = ctx.saved_tensors
         if defined_backward(grads[0]) and use_definition():
             weights = values(ctx.kind, blocks).to(grads[0].dtype)
-            return grads[0] @ (weights.T if ctx.transposed else weights), None, None, None
-        return _Product.apply(grads[0], blocks, ctx.kind, not ctx.transposed), None, None, None
+            if ctx.transposed:
+                weights = weights.T
+            grad_x = grads[0] @ weights
+        else:
+            grad_x = _Product.apply(grads[0], blocks, ctx.kind, not ctx.transposed)
+        return grad_x, None, None, None
 
 
 def _product(x: Tensor, blocks: Tensor, kind: str, transposed: bool) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     tokens = x.to(wide)
     width = KINDS[kind].width(blocks.shape[1])
-    is_native = not transposed and wide == torch.float32 and x.is_cpu
-    library = _library(blocks) if is_native else None
+    library = None
+    if not transposed and wide == torch.float32 and x.is_cpu:
+        library = _library(blocks)
     if library is not None and len(x) <= FEW_TOKENS:
-        return _natively(library, "rows_blocks", tokens, blocks, kind, threads_for(blocks)).to(
-            x.dtype
-        )
+        out = _natively(library, "rows_blocks", tokens, blocks, kind, threads_for(blocks))
+        return out.to(x.dtype)
     if library is not None and library.level >= LEVELS.index("AMX"):
-        return _natively(
-            library, "matrix_blocks", tokens, blocks, kind, torch.get_num_threads()
-        ).to(x.dtype)
+        threads = torch.get_num_threads()
+        return _natively(library, "matrix_blocks", tokens, blocks, kind, threads).to(x.dtype)
     pieces = parts(blocks, _EXPANDED)
     if len(pieces) == 1 and not transposed:
         return linear(tokens, values(kind, blocks).to(wide)).to(x.dtype)
@@ -277,34 +291,35 @@ def _natively(
     return out
 
 
-# ---- the formats; a block's weights are in order, q the codes' bits, d and m scales and offsets in
-# float16 -----------
+# ---- the definitions of the kinds: b is blocks [..., nbytes] -------------------------------------
 
 
-_TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4
-_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)  # of MXFP4, without signs
+_IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+# Twice the values of MXFP4, whose codes from 8 on are negative.
+_MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
-def _half(blocks: Tensor, at: int) -> Tensor:
-    return blocks[..., at : at + 2].contiguous().view(torch.float16).float()
+def _half(blocks: Tensor, position: int) -> Tensor:
+    """Return the float16 number at a position of each block."""
+    return blocks[..., position : position + 2].contiguous().view(torch.float16).float()
 
 
 def _nibbles(packed: Tensor) -> Tensor:
-    """Lower halves of the bytes, then upper ones."""
+    """Return the lower halves of the bytes, then the upper ones."""
     return torch.cat([packed & 15, packed >> 4], dim=-1)
 
 
 def _shifted(packed: Tensor, bits: int, mask: int) -> Tensor:
-    """The lowest ``bits`` of all bytes, then the next ones, up to 8 bits."""
+    """Return the lowest ``bits`` of all bytes, then the next ones, up to 8 bits."""
     return torch.stack([packed >> shift & mask for shift in range(0, 8, bits)], dim=-2)
 
 
-def _in_order(packed: Tensor, bytes_at_a_time: int) -> Tensor:
-    return packed.unflatten(-1, (-1, bytes_at_a_time))
+def _in_parts(packed: Tensor, bytes_of_part: int) -> Tensor:
+    return packed.unflatten(-1, (-1, bytes_of_part))
 
 
 def _high_bits(packed: Tensor) -> Tensor:
-    """Bit i of a little-endian number for weight i."""
+    """Return bit i of a little-endian number for weight i."""
     return torch.stack([packed >> bit & 1 for bit in range(8)], dim=-1).flatten(-2)
 
 
@@ -330,7 +345,9 @@ def _q8_0(b: Tensor) -> Unpacked:
 
 
 def _encode_q8_0(weights: Tensor) -> Tensor:
-    """Codes ``round(w / d)`` with ``d = max |w| / 127`` in float16, halves rounded away from zero.
+    """Return codes ``round(w / d)`` with ``d = max |w| / 127`` in float16.
+
+    Halves are rounded away from zero.
 
     The bits are those of llama.cpp's ``quantize_row_q8_0_ref``.
     """
@@ -344,7 +361,7 @@ def _encode_q8_0(weights: Tensor) -> Tensor:
 
 
 def _q2_k(b: Tensor) -> Unpacked:
-    codes = _shifted(_in_order(b[..., 16:80], 32), 2, 3).flatten(-3)
+    codes = _shifted(_in_parts(b[..., 16:80], 32), 2, 3).flatten(-3)
     scales = b[..., :16] & 15
     offsets = b[..., :16] >> 4
     return codes, _half(b, 80) * scales, -(_half(b, 82) * offsets)
@@ -352,13 +369,13 @@ def _q2_k(b: Tensor) -> Unpacked:
 
 def _q3_k(b: Tensor) -> Unpacked:
     high = _shifted(b[..., :32], 1, 1).flatten(-2).to(torch.int8)
-    codes = _shifted(_in_order(b[..., 32:96], 32), 2, 3).flatten(-3).to(torch.int8) + 4 * high - 4
+    codes = _shifted(_in_parts(b[..., 32:96], 32), 2, 3).flatten(-3).to(torch.int8) + 4 * high - 4
     scales = _nibbles(b[..., 96:104]) | _shifted(b[..., 104:108], 2, 3).flatten(-2) << 4
     return codes, _half(b, 108) * (scales.to(torch.int8) - 32), None
 
 
 def _six_bits(b: Tensor) -> tuple[Tensor, Tensor]:
-    """The 8 scales and offsets of Q4_K and Q5_K, of 6 bits each, in 12 bytes."""
+    """Return the 8 scales and offsets of Q4_K and Q5_K, which have 6 bits each, from 12 bytes."""
     first, second, third = b.split(4, dim=-1)
     scales = torch.cat([first & 63, third & 15 | first >> 6 << 4], dim=-1)
     return scales, torch.cat([second & 63, third >> 4 | second >> 6 << 4], dim=-1)
@@ -366,48 +383,44 @@ def _six_bits(b: Tensor) -> tuple[Tensor, Tensor]:
 
 def _q4_k(b: Tensor) -> Unpacked:
     scales, offsets = _six_bits(b[..., 4:16])
-    codes = _nibbles(_in_order(b[..., 16:], 32)).flatten(-2)
+    codes = _nibbles(_in_parts(b[..., 16:], 32)).flatten(-2)
     return codes, _half(b, 0) * scales, -(_half(b, 2) * offsets)
 
 
 def _q5_k(b: Tensor) -> Unpacked:
     scales, offsets = _six_bits(b[..., 4:16])
     codes = (
-        _nibbles(_in_order(b[..., 48:], 32)).flatten(-2)
+        _nibbles(_in_parts(b[..., 48:], 32)).flatten(-2)
         | _shifted(b[..., 16:48], 1, 1).flatten(-2) << 4
     )
     return codes, _half(b, 0) * scales, -(_half(b, 2) * offsets)
 
 
 def _q6_k(b: Tensor) -> Unpacked:
-    low = _nibbles(_in_order(b[..., :128], 64))
-    high = _shifted(_in_order(b[..., 128:192], 32), 2, 3).flatten(-2)
+    low = _nibbles(_in_parts(b[..., :128], 64))
+    high = _shifted(_in_parts(b[..., 128:192], 32), 2, 3).flatten(-2)
     codes = (low | high << 4).flatten(-2).to(torch.int8) - 32
     return codes, _half(b, 208) * b[..., 192:208].contiguous().view(torch.int8), None
 
 
 def _iq4_nl(b: Tensor) -> Unpacked:
-    return _looked_up(_TABLE, _nibbles(b[..., 2:])), _half(b, 0), None
+    return _looked_up(_IQ4_VALUES, _nibbles(b[..., 2:])), _half(b, 0), None
 
 
 def _iq4_xs(b: Tensor) -> Unpacked:
-    low = _in_order(b[..., 4:8], 1)
-    scales = torch.cat([low & 15, low >> 4], dim=-1).flatten(-2)
+    low_bytes = _in_parts(b[..., 4:8], 1)
+    low = torch.cat([low_bytes & 15, low_bytes >> 4], dim=-1).flatten(-2)
     high = torch.stack([b[..., 2:4] >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1).flatten(-2)
-    codes = _looked_up(_TABLE, _nibbles(_in_order(b[..., 8:], 16)).flatten(-2))
-    return codes, _half(b, 0) * ((scales | high << 4).to(torch.int8) - 32), None
+    codes = _looked_up(_IQ4_VALUES, _nibbles(_in_parts(b[..., 8:], 16)).flatten(-2))
+    return codes, _half(b, 0) * ((low | high << 4).to(torch.int8) - 32), None
 
 
 def _mxfp4(b: Tensor) -> Unpacked:
-    exponents = b[..., :1].int()  # 2 ** (exponent - 128), of which the first two are subnormal
-    scales = torch.where(
-        exponents < 2, 0x200000 << exponents.clamp(max=2), (exponents - 1) << 23
-    ).view(torch.float32)
-    return (
-        _looked_up((*_DOUBLED, *(-each for each in _DOUBLED)), _nibbles(b[..., 1:])),
-        scales,
-        None,
-    )
+    exponents = b[..., :1].int()
+    # 2 ** (exponent - 128), half of a scale, beside twice the values. The first two are subnormal.
+    subnormal = 0x200000 << exponents.clamp(max=2)
+    bits = torch.where(exponents < 2, subnormal, (exponents - 1) << 23)
+    return _looked_up(_MXFP4_VALUES, _nibbles(b[..., 1:])), bits.view(torch.float32), None
 
 
 def _looked_up(table: tuple[int, ...], codes: Tensor) -> Tensor:

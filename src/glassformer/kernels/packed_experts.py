@@ -1,7 +1,7 @@
-"""A mixture of experts whose matrices are packed rows of any kind: an expert is a slice of them.
+"""Mixtures of experts whose matrices are packed rows of any kind.
 
-Rows are never expanded as a whole: :func:`~glassformer.kernels.packed.packed_linear` multiplies by
-them as they are.
+No matrix is expanded as a whole: :func:`~glassformer.kernels.packed.packed_linear` multiplies by
+packed rows.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class PackedMatrices(NamedTuple):
 
 
 Product = Callable[[Tensor, Tensor, str, Tensor | None], Tensor]
-"""``x @ weights.T + bias`` of x, packed rows, their kind and a bias."""
+"""Returns ``x @ weights.T + bias`` from x, packed rows, their kind and a bias."""
 
 
 def definition(experts: PackedMatrices, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
@@ -60,7 +60,9 @@ def _output(experts: PackedMatrices, expert: int, tokens: Tensor, product: Produ
     """Return ``down(swiglu(gate(x), up(x)))`` of one expert."""
 
     def through(x: Tensor, blocks: Tensor, kind: str, bias: Tensor | None) -> Tensor:
-        return product(x, blocks[expert], kind, None if bias is None else bias[expert])
+        if bias is not None:
+            bias = bias[expert]
+        return product(x, blocks[expert], kind, bias)
 
     gate_kind, up_kind, down_kind = experts.kinds
     gate = through(tokens, experts.gate, gate_kind, experts.gate_bias)
@@ -75,12 +77,11 @@ def mix_packed_matrices(
     weights: Float[Tensor, "token top_k"],
     indices: Int[Tensor, "token top_k"],
 ) -> Float[Tensor, "token hidden_dim"]:
-    """:func:`definition`, with each expert on its own tokens only: experts that no token chose are
-    not read.
+    """Compute :func:`definition`, with each expert on its own tokens only.
 
-    ``x``, ``weights`` and biases have gradients, packed rows have none. Where rows go depends on
-    values, which a
-    compiled graph cannot follow: compiled with gradients every expert runs on every token.
+    Experts that no token chose are not read. ``x``, ``weights`` and biases have gradients, packed
+    rows have none. Where rows go depends on values, which a compiled graph cannot follow: compiled
+    with gradients every expert runs on every token.
     """
     if x.is_meta:
         return torch.empty_like(x)
@@ -137,7 +138,7 @@ def _mix_op(
     kinds: list[str],
     clamp: list[float],
 ) -> Tensor:
-    """:func:`_mix` as one operator: a compiled graph cannot depend on which experts are chosen."""
+    """Compute :func:`_mix` as one operator of a compiled graph, which cannot depend on choices."""
     gate, up, down = blocks
     gate_bias, up_bias, down_bias = biases
     gate_kind, up_kind, down_kind = kinds

@@ -1,6 +1,4 @@
-"""Which keys a query may attend to: a compact description of an attention mask, built only where it
-is needed.
-"""
+"""Attention masks as a compact description, built only where they are needed."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from glassformer.kernels.dispatch import transformed
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Which keys each query may attend to.
+    """The keys that each query may attend to.
 
     The queries are the *last* positions of the keys: with ``K`` keys and ``L`` queries, query ``i``
     stands at position ``K - L + i``. For self-attention over a whole sequence that is position
@@ -31,9 +29,9 @@ class Pattern:
 
     Args:
         causal: Each query sees only its own and earlier positions.
-        window: How many keys a query sees at most, itself included (as gpt-oss, FlashAttention and
-            Hugging Face count). Needs ``causal``. The Longformer text's "k previous tokens and
-            itself" is ``window = k + 1``.
+        window: Keys that a query sees at most, itself included, as gpt-oss, FlashAttention and
+            Hugging Face count. Needs ``causal``. Longformer's "k previous tokens and itself" is
+            ``window = k + 1``.
         key_padding: True where the key is real, False where it is padding.
 
     Source: Beltagy et al. 2020, "Longformer", section 3.1 (window); Vaswani et al. 2017, section
@@ -46,7 +44,7 @@ class Pattern:
 
     def __post_init__(self) -> None:
         if self.window is not None:
-            if not self.window >= 1:
+            if self.window < 1:
                 raise InputError(
                     got=f"window = {self.window}",
                     expected="at least 1, the query itself",
@@ -60,9 +58,9 @@ class Pattern:
                 )
         if self.key_padding is not None and self.key_padding.dtype != torch.bool:
             raise InputError(
-                f"key_padding of dtype {self.key_padding.dtype}",
-                "torch.bool, True = real key",
-                "Convert it: tokens != pad_id.",
+                got=f"key_padding of dtype {self.key_padding.dtype}",
+                expected="torch.bool, True = real key",
+                fix="Convert it: tokens != pad_id.",
             )
 
     def check(self, batch: int, queries: int, keys: int) -> None:
@@ -83,11 +81,10 @@ class Pattern:
                 )
 
     def narrowed(self, queries: int, keys: int) -> Pattern:
-        """The same pattern without what has no effect at these sizes, so that the cheapest exact
-        path can be chosen.
+        """Return the pattern without the rules that have no effect at these sizes.
 
-        A window that reaches past the first key goes; so does causality for a single query, which
-        is the last position and sees everything.
+        A window that reaches past the first key is dropped. So is causality for a single query,
+        which is the last position and sees everything.
         """
         if self.window is None or self.window >= keys:
             window = None
@@ -99,8 +96,9 @@ class Pattern:
     def mask(
         self, queries: int, keys: int, device: torch.device | None = None
     ) -> Bool[Tensor, "#b 1 query key"]:
-        """The dense mask, True = may attend; shape ``[batch or 1, 1, query, key]``. Costs queries x
-        keys bytes.
+        """Return the dense mask, True = may attend, of ``queries x keys`` bytes for each text.
+
+        Its shape is ``[batch or 1, 1, query, key]``.
         """
         position = torch.arange(keys - queries, keys, device=device)[:, None]
         key = torch.arange(keys, device=device)[None, :]
@@ -116,7 +114,7 @@ class Pattern:
 
 
 def unless_all(real: Tensor) -> Tensor | None:
-    """``real``, or None if it is True everywhere: without a mask the fused kernel is faster.
+    """Return ``real``, or None if it is True everywhere: fused kernels are faster without a mask.
 
     Under ``torch.compile`` and ``torch.func``, which cannot branch on values, it is ``real``.
     """

@@ -22,7 +22,7 @@ from glassformer.kernels.native import declare
 
 
 def definition(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``x / sqrt(mean(x ** 2) + eps) * weight`` over the last axis, in float32 or wider."""
+    """Return ``x / sqrt(mean(x ** 2) + eps) * weight`` over the last axis, in float32 or wider."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(x.dtype)
 
@@ -30,9 +30,10 @@ def definition(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rms_norm(
     x: Float[Tensor, "*batch hidden_dim"], weight: Float[Tensor, " hidden_dim"], eps: float
 ) -> Float[Tensor, "*batch hidden_dim"]:
-    """:func:`definition`; on the CPU in fewer passes over memory, elsewhere by torch's kernel.
+    """Compute :func:`definition`, on the CPU in fewer passes over memory.
 
-    For the backward pass the CPU's forms keep ``x`` and one number per position.
+    Other devices have torch's kernel. The backward pass of the CPU's forms needs ``x`` and one
+    number per position.
     """
     # A compiler fuses the definition, and torch.func transforms it.
     if torch.compiler.is_compiling() or use_definition():
@@ -54,11 +55,11 @@ declare(
     "TTffTf",
     lambda rows, size, parts, _: (rows * size, rows * size, size, rows, rows * size, parts * size),
 )
-_PARTS = 64  # of the rows, whose gradients of the weight are summed one after another
+_PARTS = 64  # parts of the rows, each of which sums its gradient of the weight
 
 
 def _in_cpp(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The result, and ``1 / rms`` of every position in float32."""
+    """Return the result, and ``1 / rms`` of every position in float32."""
     library = native.library()
     assert library is not None
     x = x.contiguous()
@@ -67,31 +68,29 @@ def _in_cpp(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     inverse = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
     name = f"rms_norm_{NATIVE_NAMES[x.dtype]}"
     sizes = (inverse.numel(), size, float(eps), torch.get_num_threads())
-    library.call(name, x, _narrow(weight), out, inverse, *sizes)
+    library.call(name, x, _in_float32(weight), out, inverse, *sizes)
     return out, inverse
 
 
 def _in_torch(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The result, and ``1 / rms`` of every position in float32 or wider."""
+    """Return the result, and ``1 / rms`` of every position in float32 or wider."""
     wide = torch.promote_types(x.dtype, torch.float32)
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
     inverse = length.square().div_(x.shape[-1]).add_(eps).rsqrt_()
     return (x * inverse).mul_(weight).to(x.dtype), inverse
 
 
-def _narrow(weight: Tensor) -> Tensor:
-    ready = (
-        weight.dtype == torch.float32 and weight.is_contiguous()
-    )  # asking takes less time than converting
-    return weight if ready else weight.to(torch.float32).contiguous()
+def _in_float32(weight: Tensor) -> Tensor:
+    # The condition takes less time than a conversion that changes nothing.
+    if weight.dtype == torch.float32 and weight.is_contiguous():
+        return weight
+    return weight.to(torch.float32).contiguous()
 
 
 def _backward(
     needed: Any, grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """With n = x / rms: ``d x = (g w - n mean(g w n)) / rms`` and ``d w = sum over positions of g
-    n``.
-    """
+    """Return ``d x = (g w - n mean(g w n)) / rms`` and ``d w = sum of g n``, with n = x / rms."""
     library = None
     if weight.shape == x.shape[-1:]:
         library = native_library(x, grad)
@@ -104,7 +103,7 @@ def _backward(
     tensors = (
         grad.contiguous(),
         x.contiguous(),
-        _narrow(weight),
+        _in_float32(weight),
         inverse.contiguous(),
         grad_x,
         sums,

@@ -20,11 +20,11 @@ from glassformer.kernels.native import Library, declare
 from glassformer.kernels.options import Layout
 
 Rotation = tuple[Float[Tensor, "*batch position pair"], Float[Tensor, "*batch position pair"]]
-"""Cosines and sines of some positions, one of each for every pair of coordinates."""
+"""Cosines and sines of positions, one of each for every pair of coordinates."""
 
 
 def definition(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
-    """``a' = a cos - b sin`` and ``b' = b cos + a sin`` for every pair (a, b) of coordinates."""
+    """Return ``a' = a cos - b sin`` and ``b' = b cos + a sin`` for every pair (a, b)."""
     a, b = pairs(x, layout)
     return join_pairs(a * cos - b * sin, b * cos + a * sin, layout)
 
@@ -34,21 +34,20 @@ def rotate(
     rotation: Rotation,
     layout: Layout = "half-split",
 ) -> Float[Tensor, "batch head position head_dim"]:
-    """Rotate every pair of coordinates of ``x``, in the dtype of ``x``: :func:`definition`.
+    """Rotate every pair of coordinates of ``x`` by :func:`definition`, in the dtype of ``x``.
 
-    Angles for fewer pairs than ``x`` has rotate its first coordinates only, and the others pass.
-
-    The fast form keeps only the angles for the backward pass, and joins nothing.
+    Angles for fewer pairs than ``x`` has rotate its first coordinates only; the others pass
+    unchanged. The backward pass of the fast form needs only the angles.
     """
-    turned = 2 * rotation[0].shape[-1]
-    if turned != x.shape[-1]:
-        if turned > x.shape[-1]:
+    width = 2 * rotation[0].shape[-1]
+    if width != x.shape[-1]:
+        if width > x.shape[-1]:
             raise InputError(
-                got=f"angles of {turned // 2} pairs for a head_dim of {x.shape[-1]}",
+                got=f"angles of {width // 2} pairs for a head_dim of {x.shape[-1]}",
                 expected="at most head_dim / 2",
-                fix="Make the rotation for these heads.",
+                fix="Build the rotation with the head_dim of these heads.",
             )
-        return torch.cat((rotate(x[..., :turned], rotation, layout), x[..., turned:]), dim=-1)
+        return torch.cat((rotate(x[..., :width], rotation, layout), x[..., width:]), dim=-1)
     cos, sin = rotation
     if not cos.dtype == sin.dtype == x.dtype:
         cos = cos.to(x.dtype)
@@ -56,18 +55,18 @@ def rotate(
     # A compiler fuses the definition, and torch.func transforms it.
     if torch.compiler.is_compiling() or use_definition():
         return definition(x, cos, sin, layout)
-    # Other angles may broadcast to more than the shape of x; the fast forms have no gradient of
-    # angles.
-    alike = cos.shape == sin.shape == (x.shape[-2], turned // 2)
-    if not alike or cos.requires_grad or sin.requires_grad:
+    # Angles of other shapes may broadcast to more than the shape of x. The fast forms have no
+    # gradient of angles.
+    one_for_each_position = cos.shape == sin.shape == (x.shape[-2], width // 2)
+    if not one_for_each_position or cos.requires_grad or sin.requires_grad:
         return definition(x, cos, sin, layout)
     if torch.is_grad_enabled():
         return _Rotate.apply(x, cos, sin, layout)
-    return _turned(x, cos, sin, layout)
+    return _rotated(x, cos, sin, layout)
 
 
 def pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    """The first and the second coordinates of all pairs, as views."""
+    """Return the first and the second coordinates of all pairs, as views."""
     if layout == "interleaved":
         return x[..., 0::2], x[..., 1::2]
     half = x.shape[-1] // 2
@@ -75,7 +74,7 @@ def pairs(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 def join_pairs(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
-    """The inverse of :func:`pairs`."""
+    """Return the inverse of :func:`pairs`."""
     if layout == "interleaved":
         return torch.stack((a, b), dim=-1).flatten(-2)
     return torch.cat((a, b), dim=-1)
@@ -90,8 +89,8 @@ def _sizes(batch: int, heads: int, positions: int, head_dim: int, _threads: int)
 declare("rotate", "TTTT", _sizes)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
-    """The rotation in C++, or by torch without joining pairs."""
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    """Rotate in C++, or by torch without joining pairs."""
     if layout == "half-split" and x.dim() == 4 and x.stride(3) == 1:
         library = native_library(x, cos, sin)
         if library is not None:
@@ -118,22 +117,22 @@ def _in_torch(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
 
 
 class _Rotate(torch.autograd.Function):
-    """The gradient of a rotation is the rotation back, which can be differentiated in the same way."""
+    """A rotation whose gradient is the rotation back, which can be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.layout = layout
-        return _turned(x, cos, sin, layout)
+        return _rotated(x, cos, sin, layout)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         if defined_backward(grads[0]):
-            turn = definition
+            rotate_back = definition
         else:
-            turn = _Rotate.apply
-        return turn(grads[0], cos, -sin, ctx.layout), None, None, None
+            rotate_back = _Rotate.apply
+        return rotate_back(grads[0], cos, -sin, ctx.layout), None, None, None
 
 
 def require_layout(layout: Layout) -> None:
@@ -161,7 +160,7 @@ def convert_rows(
         to: The layout to convert to; the weight is in the other.
     """
     rows = weight.shape[0]
-    if not num_heads >= 1 or rows % (2 * num_heads) != 0:
+    if num_heads < 1 or rows % (2 * num_heads) != 0:
         raise InputError(
             got=f"{rows} rows for {num_heads} heads",
             expected="num_heads * head_dim rows with an even head_dim",

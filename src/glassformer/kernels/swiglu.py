@@ -1,4 +1,4 @@
-"""SwiGLU, plain and as gpt-oss clamps it.
+"""SwiGLU, plain and with gpt-oss's clamp.
 
 Source: Shazeer 2020, arXiv 2002.05202; OpenAI 2025, gpt-oss reference implementation, ``swiglu``.
 """
@@ -24,7 +24,7 @@ from glassformer.kernels.options import Clamp
 
 
 def definition(gate: Tensor, up: Tensor, clamp: Clamp | None = None) -> Tensor:
-    """``silu(gate) * up`` with ``silu(x) = x * sigmoid(x)``; with a clamp see :class:`Clamp`."""
+    """Return ``silu(gate) * up`` with ``silu(x) = x * sigmoid(x)``, or as :class:`Clamp` says."""
     if clamp is None:
         return F.silu(gate) * up
     # Not by clamp(), whose derivative at the limit is 1 up to torch 2.13 and 0 from 2.14 on.
@@ -36,8 +36,9 @@ def definition(gate: Tensor, up: Tensor, clamp: Clamp | None = None) -> Tensor:
 def swiglu(
     gate: Float[Tensor, "*shape"], up: Float[Tensor, "*shape"], clamp: Clamp | None = None
 ) -> Float[Tensor, "*shape"]:
-    """:func:`definition`, which keeps its two inputs only; on the CPU in one pass over memory,
-    rounded once.
+    """Compute :func:`definition`, on the CPU in one pass over memory, rounded once.
+
+    The backward pass needs the two inputs only.
     """
     # A compiler fuses the definition, torch.func transforms it, and it promotes dtypes.
     if torch.compiler.is_compiling() or use_definition() or gate.dtype != up.dtype:
@@ -53,7 +54,7 @@ def swiglu(
 def swiglu_backward(
     grad: Tensor, gate: Tensor, up: Tensor, clamp: Clamp | None
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of ``gate`` and ``up``, which cannot be differentiated again."""
+    """Return the gradients of ``gate`` and ``up``, which cannot be differentiated again."""
     library = None
     if gate.shape == up.shape:
         library = native_library(grad, gate, up)
@@ -86,7 +87,7 @@ def _in_cpp(gate: Tensor, up: Tensor, clamp: Clamp | None) -> tuple[Tensor]:
 
 
 def _constants(clamp: Clamp | None) -> tuple[float, float, float]:
-    """alpha, limit and shift, with which ``g sigmoid(alpha g) (u + shift)`` is either form."""
+    """Return alpha, limit and shift, for which ``g sigmoid(alpha g) (u + shift)`` is SwiGLU."""
     if clamp is None:
         return (1.0, math.inf, 0.0)
     return (clamp.alpha, clamp.limit, 1.0)
@@ -108,11 +109,11 @@ def _backward_in_torch(
     g = gate.clamp(max=clamp.limit)
     u = up.clamp(-clamp.limit, clamp.limit)
     s = torch.sigmoid(clamp.alpha * g)
-    to_gate = grad * (u + 1) * s * (1 + clamp.alpha * g * (1 - s))
-    to_up = grad * g * s
-    return to_gate.masked_fill_(gate > clamp.limit, 0), to_up.masked_fill_(
-        up.abs() > clamp.limit, 0
-    )
+    grad_gate = grad * (u + 1) * s * (1 + clamp.alpha * g * (1 - s))
+    grad_gate.masked_fill_(gate > clamp.limit, 0)
+    grad_up = grad * g * s
+    grad_up.masked_fill_(up.abs() > clamp.limit, 0)
+    return grad_gate, grad_up
 
 
 def _backward(

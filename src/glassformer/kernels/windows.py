@@ -1,5 +1,6 @@
-"""Attention within a pattern, by a product that knows no pattern: in one piece, or in blocks whose
-cost grows linearly.
+"""Attention within a pattern, by a product that takes no pattern.
+
+It is computed in one piece, or for a window in blocks, whose cost grows linearly.
 
 Source: Beltagy et al. 2020, arXiv 2004.05150 (windows).
 """
@@ -18,8 +19,9 @@ _LONGEST_BLOCK = 512
 
 @runtime_checkable
 class Product(Protocol):
-    """Attention with a causal rule that aligns the first query with the first key, or with a mask,
-    or with neither.
+    """Attention with a causal rule, with a mask, or with neither.
+
+    The causal rule aligns the first query with the first key.
     """
 
     def __call__(
@@ -44,7 +46,7 @@ def in_one_piece(
     scale: float,
     sink: Float[Tensor, "1 head #query"] | None,
 ) -> Tensor:
-    """Return one product, without a mask where the product's causal rule says the same."""
+    """Compute one product, without a mask where the product's causal rule says the same."""
     batch, heads, queries, head_dim = q.shape
     keys = k.shape[2]
     groups = heads // k.shape[1]
@@ -56,17 +58,14 @@ def in_one_piece(
         # One query per head: heads that share keys become the queries of one head, so that no key
         # is read twice.
         folded = q.view(batch, k.shape[1], groups, head_dim)
-        if sink is None:
-            folded_sink = None
-        else:
-            folded_sink = sink.view(1, k.shape[1], groups)
-        return product(folded, k, v, False, padding, scale, folded_sink).reshape(
-            batch, heads, 1, -1
-        )
+        if sink is not None:
+            sink = sink.view(1, k.shape[1], groups)
+        out = product(folded, k, v, False, padding, scale, sink)
+        return out.reshape(batch, heads, 1, -1)
     if not pattern.causal:
         return product(q, k, v, False, padding, scale, sink)
-    # The product's causal rule is ours only if there are as many queries as keys. It scales what it
-    # has masked.
+    # The product's causal rule is ours only if there are as many queries as keys. It scales after
+    # masking, so that a scale of 0 or below would spoil -inf.
     if queries == keys and pattern.window is None and pattern.key_padding is None and scale > 0:
         return product(q, k, v, True, None, scale, sink)
     return product(q, k, v, False, pattern.mask(queries, keys, q.device), scale, sink)
@@ -81,11 +80,10 @@ def in_blocks(
     scale: float,
     sink: Float[Tensor, "1 head #query"] | None,
 ) -> Tensor:
-    """Return attention in a causal window: blocks of queries, each with just the keys that its
-    queries can see.
+    """Compute attention in a causal window by blocks of queries and the keys that they can see.
 
-    The first queries, up to one that sees a full window, and more if they fill no block, are an
-    attention of their own.
+    The first queries are computed apart: those before one that sees a full window, and as many more
+    as fill no block.
     """
     window = pattern.window
     assert window is not None  # narrowed() keeps causal with it
@@ -101,19 +99,18 @@ def in_blocks(
     first = min(queries, window + queries - keys)
     first += (queries - first) % block
     last = keys - queries + first
-    # One split, whose gradient is one join; a slice each would make a whole gradient of zeros for
-    # each.
+    # One split, whose gradient is one join. Each of two slices would have a gradient of zeros for
+    # all queries.
     q_first, q_others = q.split((first, queries - first), dim=2)
-    small = Pattern(True, window, None if padding is None else padding[:, :last]).narrowed(
-        first, last
-    )
-    out = in_one_piece(product, q_first, k[:, :, :last], v[:, :, :last], small, scale, sink)
+    first_padding = None if padding is None else padding[:, :last]
+    first_pattern = Pattern(True, window, first_padding).narrowed(first, last)
+    out = in_one_piece(product, q_first, k[:, :, :last], v[:, :, :last], first_pattern, scale, sink)
     if first == queries:
         return out
     seen = slice(last - window + 1, keys)
-    padding = None if padding is None else padding[:, seen]
+    seen_padding = None if padding is None else padding[:, seen]
     others = _banded(
-        product, q_others, k[:, :, seen], v[:, :, seen], window, block, padding, scale, sink
+        product, q_others, k[:, :, seen], v[:, :, seen], window, block, seen_padding, scale, sink
     )
     # Joined in the kernel's memory order, position before head, so that merging the heads copies
     # nothing.
@@ -131,8 +128,9 @@ def _banded(
     scale: float,
     sink: Tensor | None,
 ) -> Tensor:
-    """Return blocks of ``block`` queries; query i sees keys i .. i + window - 1 of ``queries +
-    window - 1``.
+    """Compute attention in blocks of queries, where query i sees keys i .. i + window - 1.
+
+    There are ``queries + window - 1`` keys.
     """
     batch, heads, queries, _ = q.shape
     blocks = queries // block
@@ -145,10 +143,8 @@ def _banded(
     key = torch.arange(width, device=q.device)[None, :]
     mask = ((key >= row) & (key < row + window))[None, None]
     if padding is not None:
-        mask = (
-            mask
-            & padding.unfold(1, width, block).expand(batch, -1, -1).flatten(0, 1)[:, None, None, :]
-        )
+        real = padding.unfold(1, width, block).expand(batch, -1, -1).flatten(0, 1)
+        mask = mask & real[:, None, None, :]
     folded = q.unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
     out = product(folded, blocks_of(k), blocks_of(v), False, mask, scale, sink)
     return out.unflatten(0, (batch, blocks)).transpose(1, 2).reshape(batch, heads, queries, -1)

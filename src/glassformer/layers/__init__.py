@@ -1,1 +1,1 @@
-"""Parts: each file one idea, and nothing here knows a model."""
+"""Parts of networks: a file for each kind of part. No part depends on a model."""

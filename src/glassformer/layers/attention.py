@@ -1,4 +1,4 @@
-"""The single entry point of attention: :func:`attend`."""
+"""The single entry point of attention, :func:`attend`, and its watchers and editors."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -23,17 +23,19 @@ class Rewrite(NamedTuple):
     kind: Literal["scores", "weights"]
     heads: tuple[int, ...]
     function: Callable[[Tensor], Tensor | None]
-    """Of [batch, head, query, key], with these heads, in float32 or wider; it must not change its
-    argument.
+    """Returns the new matrix [batch, head, query, key] of these heads from the old one.
+
+    It is computed in float32 or wider, and must not change its argument.
     """
     may_keep: bool = False
-    """Whether the function may return None, which keeps the matrix."""
+    """The function may return None, which keeps the matrix."""
 
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """The arguments of one attention: those of :func:`attend`, with ``scale`` filled in, and what
-    an editor added.
+    """The arguments of one attention: those of :func:`attend`, and additions of editors.
+
+    ``scale`` is a number here.
     """
 
     q: Float[Tensor, "batch head query head_dim"]
@@ -44,14 +46,16 @@ class Attended:
     key_weights: Float[Tensor, " head"] | None = None
     sinks: Float[Tensor, " head"] | None = None
     mask: Shaped[Tensor, "#batch #head #query key"] | None = None
-    """Further restriction: boolean, True = may attend, or (of transformers' models) numbers added
-    to the scores.
+    """A further restriction: booleans, True = may attend, or numbers that are added to the scores.
+
+    Models of transformers pass numbers.
     """
     rewrites: tuple[Rewrite, ...] = ()
     cap: float | None = None
     forbidden: Shaped[Tensor, "#batch #head #query #key"] | None = None
-    """What an editor forbids, which is part of the mask too; rewritten weights may not be above 0
-    there.
+    """Pairs that an editor forbids. They are part of the mask too.
+
+    Rewritten weights may not differ from 0 there.
     """
 
     @property
@@ -81,15 +85,17 @@ class Editing:
 def watching(watcher: Watcher) -> AbstractContextManager[None]:
     """Call ``watcher`` with the arguments of each call of :func:`attend`, before it is computed.
 
-    Within the ``with`` block and its thread. Calls in code that ``torch.compile`` has compiled are
-    not watched.
+    This applies to the ``with`` block and its thread. Calls in code that ``torch.compile`` has
+    compiled are not watched.
     """
     return opened(Watching(watcher))
 
 
 def editing(editor: Editor) -> AbstractContextManager[None]:
-    """As :func:`watching`: what ``editor`` returns is computed instead. Watchers see it; inner
-    editors come last.
+    """Replace the arguments of each call of :func:`attend` by what ``editor`` returns.
+
+    Watchers see the new arguments. Editors of inner blocks come last. Blocks apply as those of
+    :func:`watching`.
     """
     return opened(Editing(editor))
 
@@ -110,12 +116,13 @@ def attend(
 
     For head h, which reads key-value head g(h) = h // (num_heads / num_kv_heads)::
 
-        scores[i, j]  = scale * key_weights[h] * q[h, i] . k[g, j]      -inf where the pattern
-        forbids weights[i, j] = exp(scores[i, j]) / (exp(sinks[h]) + sum_j' exp(scores[i, j']))
+        scores[i, j]  = scale * key_weights[h] * q[h, i] . k[g, j]
+        weights[i, j] = exp(scores[i, j]) / (exp(sinks[h]) + sum_j' exp(scores[i, j']))
         output[h, i]  = sum_j weights[i, j] * v[g, j]
 
-    With a cap, allowed scores s become ``cap * tanh(s / cap)``. Without ``sinks`` the weights are
-    the softmax. A query without an allowed key gives zeros.
+    Scores are -inf where the pattern forbids. With a cap, allowed scores s become
+    ``cap * tanh(s / cap)``. Without ``sinks`` the weights are the softmax. A query without an
+    allowed key gives zeros.
 
     Args:
         q: Queries. With a causal pattern they are the last positions of the keys.
@@ -124,8 +131,8 @@ def attend(
             kernel takes them.
         pattern: Which keys each query may attend to.
         scale: Factor on the scores; ``head_dim ** -0.5`` when None.
-        cap: Bound of the scores, in which no fused kernel computes: some queries' weights at a time
-            are in memory, and all of them where gradients are wanted.
+        cap: Bound of the scores, which no fused kernel has: the weights of some queries at a time
+            are in memory, and with gradients those of all queries.
         key_weights: One factor per query head on its scores (weighted grouped-query attention).
         sinks: One logit per query head that takes part in the softmax and carries no value
             (gpt-oss).
@@ -155,23 +162,24 @@ def attend(
 
 
 def is_edited() -> bool:
-    """Whether this thread is in a block of :func:`editing`."""
+    """Return whether this thread is in a block of :func:`editing`."""
     return bool(entries(Editing))
 
 
 def editors() -> tuple[Editing, ...]:
-    """The editors of this thread: what was computed under others may differ."""
+    """Return the editors of this thread: results computed under others may differ."""
     return entries(Editing)
 
 
 def is_observed() -> bool:
-    """Whether this thread is in a block of :func:`editing` or :func:`watching`."""
+    """Return whether this thread is in a block of :func:`editing` or :func:`watching`."""
     return bool(entries(Editing) or entries(Watching))
 
 
 def edited(call: Attended) -> Attended:
-    """What the editors of this thread make of a call; the same object if there are none, or they
-    change nothing.
+    """Return a call as the editors of this thread change it.
+
+    It is the same object if there are no editors, or if they change nothing.
     """
     original = call
     for entry in entries(Editing):
@@ -184,33 +192,39 @@ def edited(call: Attended) -> Attended:
 
 
 def _rewritten_once(call: Attended) -> Attended:
-    """Return a call in which each rewrite gives what it gives now, if one that may keep the matrix
-    changes it; else the call without those.
+    """Return a call whose rewrites have been computed.
+
+    If a rewrite that may keep the matrix changes it, each rewrite of the result is a constant.
+    Otherwise the result is the call without the rewrites that may keep the matrix.
     """
     masked = boolean_mask(call)
-    rewrites: list[Rewrite] = []
+    constants: list[Rewrite] = []
     changes: list[Rewrite] = []
 
-    def note(rewrite: Rewrite, values: Tensor) -> Tensor | None:
+    def compute_and_record(rewrite: Rewrite, values: Tensor) -> Tensor | None:
         new = rewrite.function(values)
         if new is not None:
-            rewrites.append(rewrite._replace(function=lambda _: new, may_keep=False))
+            constants.append(rewrite._replace(function=lambda _: new, may_keep=False))
             if rewrite.may_keep:
                 changes.append(rewrite)
         return new
 
-    noted = tuple(rewrite._replace(function=partial(note, rewrite)) for rewrite in masked.rewrites)
-    matrices(replace(masked, rewrites=noted), ())
+    recorded = [
+        rewrite._replace(function=partial(compute_and_record, rewrite))
+        for rewrite in masked.rewrites
+    ]
+    matrices(replace(masked, rewrites=tuple(recorded)), ())
     if changes:
-        return replace(masked, rewrites=tuple(rewrites))
-    return replace(
-        call, rewrites=tuple(rewrite for rewrite in call.rewrites if not rewrite.may_keep)
-    )
+        return replace(masked, rewrites=tuple(constants))
+    certain = [rewrite for rewrite in call.rewrites if not rewrite.may_keep]
+    return replace(call, rewrites=tuple(certain))
 
 
 def boolean_mask(call: Attended) -> Attended:
-    """Return a call with a mask of booleans for one of numbers, which forbids with the lowest or
-    -inf; what else it adds is a rewrite of the scores.
+    """Return a call whose mask is boolean.
+
+    A mask of numbers forbids by -inf or the lowest number of its dtype. Other numbers, which it
+    adds to the scores, become a rewrite of the scores.
     """
     if call.mask is None or call.mask.dtype == torch.bool:
         return call
@@ -219,13 +233,14 @@ def boolean_mask(call: Attended) -> Attended:
     call = replace(call, mask=allowed)
     if not bool(bias.any()):
         return call
-    first = Rewrite("scores", tuple(range(call.q.shape[1])), lambda scores: scores + bias)
-    return replace(call, rewrites=(first, *call.rewrites))
+    add_bias = Rewrite("scores", tuple(range(call.q.shape[1])), lambda scores: scores + bias)
+    return replace(call, rewrites=(add_bias, *call.rewrites))
 
 
 def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head query value_dim"]:
-    """The output of an attention. The matrix of heads with rewritten scores or weights is held, of
-    others it is not.
+    """Return the output of an attention.
+
+    The matrices of heads with rewritten scores or weights are in memory, those of others are not.
     """
     q = _weighted(call.q, call.key_weights)
     out = kernel.attention(
@@ -241,26 +256,24 @@ def compute(call: Attended, dropout: float = 0.0) -> Float[Tensor, "batch head q
 
 
 def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Scores and weights [batch, head, query, key] of ``heads``, as the call's rewrites leave them.
+    """Return scores and weights [batch, head, query, key] of ``heads``, after the call's rewrites.
 
-    In float32 or wider. Scores are -inf where the pattern or the mask forbids, whatever a rewrite
-    returns there.
+    They are in float32 or wider. Scores are -inf where the pattern or the mask forbids, whatever a
+    rewrite returns there.
     """
     # A rewrite gets all its heads, also where only some of them are asked for.
-    named = {head for rewrite in call.rewrites for head in rewrite.heads}
-    chosen = sorted({*heads, *named})
-    shared = [head // call.group for head in chosen]
+    rewritten_heads = {head for rewrite in call.rewrites for head in rewrite.heads}
+    chosen = sorted({*heads, *rewritten_heads})
+    kv_heads = [head // call.group for head in chosen]
     q = _weighted(call.q, call.key_weights)[:, chosen]
     allowed = call.pattern.mask(q.shape[2], call.k.shape[2], q.device)
-    scores = kernel.scores(q, call.k[:, shared], call.scale, call.cap)
+    scores = kernel.scores(q, call.k[:, kv_heads], call.scale, call.cap)
     if call.mask is not None:
-        if call.mask.shape[1] == 1:
-            mask = call.mask
+        mask = _of_heads(call.mask, chosen)
+        if mask.dtype == torch.bool:
+            allowed = allowed & mask
         else:
-            mask = call.mask[:, chosen]
-        allowed, scores = (
-            (allowed & mask, scores) if mask.dtype == torch.bool else (allowed, scores + mask)
-        )
+            scores = scores + mask
     scores = scores.masked_fill(~allowed, -torch.inf)
     scores = _rewritten("scores", scores, call.rewrites, chosen).masked_fill(~allowed, -torch.inf)
     if call.sinks is None:
@@ -268,22 +281,28 @@ def matrices(call: Attended, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     else:
         sink = call.sinks[chosen].view(1, -1, 1)
     weights = kernel.weights_of_scores(scores, scores != -torch.inf, sink)  # NaN stays
-    asked = [chosen.index(head) for head in heads]
     weights = _rewritten("weights", weights, call.rewrites, chosen)
     if call.forbidden is not None:
-        got = "an edit of weights that gives some to keys that are forbidden"
-        fix = "Forbid other keys, or put 0 there."
-        if call.forbidden.shape[1] == 1:
-            there = call.forbidden
-        else:
-            there = call.forbidden[:, chosen]
-        if bool((there & (weights != 0)).any()):
-            raise InputError(
-                got=got,
-                expected="weights of 0 there",
-                fix=fix,
-            )
+        _require_zeros(weights, _of_heads(call.forbidden, chosen))
+    asked = [chosen.index(head) for head in heads]
     return scores[:, asked], weights[:, asked]
+
+
+def _of_heads(mask: Tensor, heads: list[int]) -> Tensor:
+    """Return the mask of these heads, or the one that all heads share."""
+    if mask.shape[1] == 1:
+        return mask
+    return mask[:, heads]
+
+
+def _require_zeros(weights: Tensor, forbidden: Tensor) -> None:
+    """Refuse weights of forbidden keys that differ from 0."""
+    if bool((forbidden & (weights != 0)).any()):
+        raise InputError(
+            got="an edit of weights that gives some to keys that are forbidden",
+            expected="weights of 0 there",
+            fix="Forbid other keys, or put 0 there.",
+        )
 
 
 def _rewritten(
@@ -301,7 +320,7 @@ def _rewritten(
 
 
 def _weighted(q: Tensor, key_weights: Tensor | None) -> Tensor:
-    """``w (q . k) = (w q) . k``, and q is the smaller of the two."""
+    """Return queries times their heads' key weights: ``w (q . k) = (w q) . k``."""
     if key_weights is None:
         return q
     return q * key_weights.to(q.dtype)[:, None, None]
@@ -316,34 +335,35 @@ def check_inputs(
     sinks: Tensor | None,
 ) -> None:
     """Raise :class:`InputError` if these arguments of :func:`attend` do not fit one another."""
-    shape = q.shape
-    of_keys = k.shape
-    fits = len(shape) == len(of_keys) == v.dim() == 4 and of_keys[:3] == v.shape[:3]
-    # Formatting takes longer than all checks.
+    q_shape = q.shape
+    k_shape = k.shape
+    fits = len(q_shape) == len(k_shape) == v.dim() == 4 and k_shape[:3] == v.shape[:3]
     if (
         not fits
-        or shape[0] != of_keys[0]
-        or shape[3] != of_keys[3]
-        or shape[2] < 1
-        or of_keys[2] < 1
+        or q_shape[0] != k_shape[0]
+        or q_shape[3] != k_shape[3]
+        or q_shape[2] < 1
+        or k_shape[2] < 1
     ):
         raise InputError(
-            f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}",
-            "[batch, head, position, head_dim] with at least one position, k and v alike in all "
-            "but the last",
-            "Split heads before attending, and pass a token or more.",
+            got=f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}",
+            expected=(
+                "[batch, head, position, head_dim] with at least one position, k and v alike in "
+                "all but the last"
+            ),
+            fix="Split heads before attending, and pass a token or more.",
         )
-    if of_keys[1] < 1 or shape[1] % of_keys[1]:
+    if k_shape[1] < 1 or q_shape[1] % k_shape[1]:
         raise InputError(
-            f"{shape[1]} query heads and {of_keys[1]} key-value heads",
-            "key-value heads that divide the query heads",
-            "Choose num_kv_heads among the divisors of num_heads.",
+            got=f"{q_shape[1]} query heads and {k_shape[1]} key-value heads",
+            expected="key-value heads that divide the query heads",
+            fix="Choose num_kv_heads among the divisors of num_heads.",
         )
     for name, per_head in (("key_weights", key_weights), ("sinks", sinks)):
-        if per_head is not None and per_head.shape != (shape[1],):
+        if per_head is not None and per_head.shape != (q_shape[1],):
             raise InputError(
-                f"{name} of shape {list(per_head.shape)}",
-                f"one number per query head, [{shape[1]}]",
-                f"Make {name} as long as num_heads.",
+                got=f"{name} of shape {list(per_head.shape)}",
+                expected=f"one number per query head, [{q_shape[1]}]",
+                fix=f"Make {name} as long as num_heads.",
             )
-    pattern.check(shape[0], shape[2], of_keys[2])
+    pattern.check(q_shape[0], q_shape[2], k_shape[2])

@@ -60,15 +60,15 @@ class Block(nn.Module):
 
     Args:
         hidden_dim: Width of the residual stream.
-        attention: From each position to positions of the same text.
-        ffn: Its feed-forward network, dense or a mixture of experts; None for an attention-only
-            block.
+        attention: Attention from each position to positions of the same text.
+        ffn: Feed-forward network, dense or a mixture of experts; None for an attention-only block.
         norm_eps: Added to the mean square, or to the variance, in all norms; above 0.
-        cross: From each position to all of a memory: ``causal=False``, beside a causal attention.
+        cross: Attention from each position to all of a memory, with ``causal=False``. The other
+            attention must be causal.
         norm: RMSNorm or LayerNorm.
         norm_place: ``"before"``, ``"after"``, ``"both"`` or ``"sum"``.
         parallel: Add both parts to the same ``x``; with ``"before"``.
-        rotated: Whether the decoder gives it a rotation, if it has any.
+        rotated: Whether the decoder passes a rotation to the block, if it has any.
         dropout: Probability in training of dropping a number of what each part adds.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Xiong et al. 2020, arXiv 2002.04745
@@ -160,7 +160,7 @@ class Block(nn.Module):
 
         Args:
             x: The residual stream.
-            memory: What the cross-attention reads, or its keys and values, which
+            memory: Input of the cross-attention, or its keys and values, which
                 ``cross_attention.keys_and_values`` computes.
             rotation: Cosines and sines of the positions of ``x``.
             key_padding: True where a position is real and may be attended to; with a cache, for all
@@ -217,11 +217,13 @@ class Block(nn.Module):
             added = post_norm(added)
         if self.training and self.dropout > 0:
             added = F.dropout(added, self.dropout)
-        return norm(x + added) if normalises_sum else x + added
+        if normalises_sum:
+            return norm(x + added)
+        return x + added
 
 
 def _require_self_and_cross(attention: GroupedQueryAttention, cross: GroupedQueryAttention) -> None:
-    """Refuse attentions in each other's place."""
+    """Refuse a self-attention and a cross-attention in each other's place."""
     causal = attention.pattern.causal
     cross_causal = cross.pattern.causal
     if not causal or cross_causal:
@@ -257,12 +259,12 @@ def run_stack(
         final_norm: The norm after the last block, if there is one.
         x: Embedded tokens.
         key_padding: As for :meth:`Block.forward`, for all blocks, as is ``memory_padding``.
-        rotations: One for each block, as are ``caches`` and ``memories``; None: nothing rotates.
-        caches: Keys and values of earlier positions.
-        memories: What the cross-attentions read.
+        rotations: Rotation of each block, None for a block that rotates nothing; None for all.
+        caches: Keys and values of earlier positions, for each block.
+        memories: Input of each block's cross-attention.
         memory_padding: True where a position of the memory is real.
         last: Positions at the end that are returned; all of them when None. The last block computes
-            only keys and values of the others, unless something else than this pass sees them.
+            only keys and values of the others, unless something besides this pass reads them.
     """
     skips_unread = last is not None and _is_unseen(blocks[-1], final_norm)
     for layer, block in enumerate(blocks):
@@ -279,11 +281,13 @@ def run_stack(
             x = block(x, memories[layer], memory_padding=memory_padding, **options)
     if final_norm is not None:
         x = final_norm(x)
-    return x if last is None else x[:, -last:]
+    if last is None:
+        return x
+    return x[:, -last:]
 
 
 def _is_unseen(block: nn.Module, final_norm: nn.Module | None) -> bool:
-    """Return whether nothing sees which positions the last block computes."""
+    """Return whether nothing depends on which positions the last block computes."""
     attention = getattr(block, "attention", None)
     if type(block) is not Block or type(attention) is not GroupedQueryAttention:
         return False
@@ -291,9 +295,7 @@ def _is_unseen(block: nn.Module, final_norm: nn.Module | None) -> bool:
 
 
 def is_watched(*modules: nn.Module) -> bool:
-    """Whether a hook, a capture, an intervention or a collector reads what the modules compute at
-    each position.
-    """
+    """Return whether a hook, a capture, an intervention or a collector reads the modules."""
     return (
         is_observed()
         or bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
@@ -306,12 +308,12 @@ def is_watched(*modules: nn.Module) -> bool:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether a call of the module is more than the forward of its class."""
+    """Return whether a call of the module is more than the forward of its class."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def is_collected(module: nn.Module) -> bool:
-    """Whether it is a router whose choices are collected."""
+    """Return whether the module is a router whose choices are collected."""
     return bool(vars(module).get("collectors"))
 
 

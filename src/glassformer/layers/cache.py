@@ -1,4 +1,4 @@
-"""Keys and values kept between decoding steps."""
+"""Keys and values that are cached between decoding steps."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,14 +40,16 @@ class LayerCache:
         require_positive(
             batch=batch, num_kv_heads=num_kv_heads, head_dim=head_dim, max_seq_len=max_seq_len
         )
-        if window is not None and not window >= 1:
+        if window is not None and window < 1:
             raise InputError(
                 got=f"window = {window}",
                 expected="at least 1",
                 fix="Pass window >= 1 or None.",
             )
+        if window is not None and window >= max_seq_len:
+            window = None
         self.max_seq_len = max_seq_len
-        self.window = window if window is not None and window < max_seq_len else None
+        self.window = window
         self.slots = self.window or max_seq_len
         shape = (batch, num_kv_heads, self.slots, head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
@@ -67,16 +69,16 @@ class LayerCache:
     ) -> KeysAndValues:
         """Add new positions and return all keys and values that the new queries can see.
 
-        For several new positions they are ``in_order`` of position, the new ones last. For a single
-        new position in a windowed layer they are in slot order, on which one query's attention does
-        not depend; see :meth:`positions`.
+        For several new positions they are in the order of positions, the new ones last. For a
+        single new position in a windowed layer they are in slot order, on which one query's
+        attention does not depend; see :meth:`positions`.
         """
         batch, heads, _, head_dim = self.keys.shape
         if k.shape != v.shape or k.dim() != 4 or k.shape != (batch, heads, k.shape[2], head_dim):
             raise InputError(
-                f"keys {list(k.shape)} and values {list(v.shape)}",
-                f"[{batch}, {heads}, positions, {head_dim}] as the cache was made for",
-                "Make a new cache for another batch or model.",
+                got=f"keys {list(k.shape)} and values {list(v.shape)}",
+                expected=f"[{batch}, {heads}, positions, {head_dim}] as the cache was made for",
+                fix="Make a new cache for another batch or model.",
             )
         start = self.length
         new = k.shape[2]
@@ -89,13 +91,13 @@ class LayerCache:
             self.keys[:, :, slot : slot + new] = k
             self.values[:, :, slot : slot + new] = v
             return self.keys[:, :, :filled], self.values[:, :, :filled]
-        kept = min(start, self.window - 1)
+        earlier = min(start, self.window - 1)
         seen_k = k
         seen_v = v
-        if kept:
-            before = torch.arange(start - kept, start, device=k.device) % self.window
-            seen_k = torch.cat([self.keys[:, :, before], k], dim=2)
-            seen_v = torch.cat([self.values[:, :, before], v], dim=2)
+        if earlier:
+            slots = torch.arange(start - earlier, start, device=k.device) % self.window
+            seen_k = torch.cat([self.keys[:, :, slots], k], dim=2)
+            seen_v = torch.cat([self.values[:, :, slots], v], dim=2)
         last = min(new, self.window)
         slots = torch.arange(self.length - last, self.length, device=k.device) % self.window
         self.keys[:, :, slots] = k[:, :, -last:]
@@ -103,22 +105,22 @@ class LayerCache:
         return seen_k, seen_v
 
     def positions(self, new: int) -> Int[Tensor, " key"]:
-        """The positions of the keys that :meth:`append` of ``new`` positions returned last, in
-        their order.
+        """Return the positions of the keys that the last :meth:`append` returned, in their order.
+
+        ``new`` is the number of positions that it added.
         """
         device = self.keys.device
-        last = self.length - 1
         if self.in_order:
-            return torch.arange(
-                max(0, self.length - new - self.slots + 1), self.length, device=device
-            )
-        return (
-            last - (last - torch.arange(min(self.length, self.slots), device=device)) % self.slots
-        )
+            first = max(0, self.length - new - self.slots + 1)
+            return torch.arange(first, self.length, device=device)
+        last = self.length - 1
+        slots = torch.arange(min(self.length, self.slots), device=device)
+        return last - (last - slots) % self.slots
 
     def snapshot(self) -> KeysAndValues | None:
-        """Copies of what later positions write over; None in a layer without a window, where they
-        write over none.
+        """Return copies of keys and values that later positions overwrite.
+
+        The result is None in a layer without a window, where they overwrite none.
         """
         if self.window is None:
             return None
@@ -138,20 +140,21 @@ class LayerCache:
         """Raise :class:`InputError` if ``new`` more positions do not fit."""
         if self.length + new > self.max_seq_len:
             raise InputError(
-                f"{new} new positions on top of {self.length}",
-                f"at most {self.max_seq_len} in all",
-                "Make the cache longer (max_seq_len), or reset() it for a new text.",
+                got=f"{new} new positions on top of {self.length}",
+                expected=f"at most {self.max_seq_len} in all",
+                fix="Make the cache longer (max_seq_len), or reset() it for a new text.",
             )
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What :meth:`Cache.snapshot` copied."""
+    """Copies of :meth:`Cache.snapshot`."""
 
     length: int
     layers: tuple[tuple[Tensor, Tensor] | None, ...]
-    """Keys and values of each layer with a window, of which each keeps its own number; None for the
-    others.
+    """Keys and values of each layer with a window; None for other layers.
+
+    Layers may differ in their number of positions.
     """
 
 
@@ -163,7 +166,7 @@ class Cache:
     """
 
     def __init__(self, layers: Sequence[LayerCache]) -> None:
-        if len(layers) <= 0:
+        if len(layers) == 0:
             raise InputError(
                 got="a cache of no layers",
                 expected="one LayerCache per layer",
@@ -172,7 +175,7 @@ class Cache:
         self.layers = list(layers)
         self.padding: Bool[Tensor, "batch position"] | None = None
         self.broken = False
-        """Whether some layers, but not all, have added the positions of a forward pass."""
+        """A forward pass broke off: some layers, but not all, have added its positions."""
 
     @property
     def length(self) -> int:
@@ -192,10 +195,10 @@ class Cache:
             layer.reset()
 
     def snapshot(self) -> Snapshot:
-        """Copy what later positions write over, so that :meth:`restore` can forget them.
+        """Copy keys and values that later positions overwrite, so that :meth:`restore` can go back.
 
         Memory: at most ``2 * batch * num_kv_heads * window * head_dim`` numbers for each windowed
-        layer. Other layers write over nothing.
+        layer. Other layers overwrite nothing.
         """
         return Snapshot(self.length, tuple(layer.snapshot() for layer in self.layers))
 
@@ -206,7 +209,7 @@ class Cache:
             InputError: Fewer positions than at the snapshot: the cache was reset since.
         """
         length = snapshot.length
-        if not self.length >= length:
+        if self.length < length:
             raise InputError(
                 got=f"a cache of {self.length} positions",
                 expected=f"the {length} of the snapshot, and those added since",
@@ -220,8 +223,10 @@ class Cache:
 
     @contextmanager
     def adding(self) -> Iterator[None]:
-        """The block is a forward pass, from :meth:`begin` on: one that breaks off is forgotten, or
-        makes it broken.
+        """Guard a forward pass that adds positions, from :meth:`begin` on.
+
+        A pass that breaks off is forgotten if no layer has added its positions; otherwise the cache
+        is :attr:`broken`.
         """
         padding = self.padding
         lengths = [layer.length for layer in self.layers]
@@ -235,11 +240,10 @@ class Cache:
     def begin(
         self, batch: int, new: int, padding: Bool[Tensor, "batch position"] | None
     ) -> Bool[Tensor, "batch key"] | None:
-        """Prepare for ``new`` more positions of ``batch`` texts, which are about to be appended to
-        every layer.
+        """Prepare for ``new`` more positions of ``batch`` texts, which every layer will append.
 
-        ``padding`` is True where a new position is real; None: all are. The result is the same for
-        every position so far, the new ones included.
+        ``padding`` is True where a new position is real; None: all are. The result is such a mask
+        for every position so far, the new ones included, or None.
         """
         keys = self.layers[0].keys
         if batch != len(keys):

@@ -20,7 +20,7 @@ class Routing(NamedTuple):
     """The decision of one router in one forward pass."""
 
     scores: Float[Tensor, "token expert"]
-    """Of all experts, before softmax."""
+    """Scores of all experts, before softmax."""
     indices: Int[Tensor, "token top_k"]
     """The chosen experts, best first."""
 
@@ -33,11 +33,10 @@ _lock = threading.Lock()
 
 @contextmanager
 def collect_routing(model: nn.Module) -> Iterator[list[Routing]]:
-    """Collect the :class:`Routing` of every mixture of ``model`` that runs within the ``with``
-    block and its thread.
+    """Collect the :class:`Routing` of every mixture of ``model`` that runs in the ``with`` block.
 
-    In the order of the calls. The scores are part of the graph, so that losses on them can be
-    differentiated. A model that is compiled is collected, too.
+    Only calls of the block's thread are collected, in their order. The scores are part of the
+    graph, so that losses on them can be differentiated. Compiled models are collected too.
     """
     routers = [module for module in model.modules() if isinstance(module, Router)]
     collector: _Collector = (threading.get_ident(), [])
@@ -55,17 +54,16 @@ def collect_routing(model: nn.Module) -> Iterator[list[Routing]]:
 
 
 def balance_loss(routings: Sequence[Routing]) -> Float[Tensor, ""]:
-    """The mean load-balancing loss of some mixtures; 1 when each of their experts got equally many
-    tokens::
+    """Return the mean load-balancing loss of some mixtures::
 
         num_experts * sum_e f_e P_e
 
     with f_e the share of token-expert pairs that chose expert e, and P_e the mean probability of e
-    over tokens.
+    over tokens. It is 1 if all experts have equally many tokens.
 
     Source: Fedus et al. 2021, "Switch Transformers", arXiv 2101.03961, section 2.2.
     """
-    if len(routings) <= 0:
+    if len(routings) == 0:
         raise InputError(
             got="no routings",
             expected="those of a model with experts",
@@ -75,19 +73,20 @@ def balance_loss(routings: Sequence[Routing]) -> Float[Tensor, ""]:
     for scores, indices in routings:
         num_experts = scores.shape[-1]
         share = F.one_hot(indices.flatten(), num_experts).float().mean(0)
-        losses.append(num_experts * (share * scores.softmax(-1, dtype=torch.float32).mean(0)).sum())
+        probability = scores.softmax(-1, dtype=torch.float32).mean(0)
+        losses.append(num_experts * (share * probability).sum())
     return torch.stack(losses).mean()
 
 
 class Score(nn.Linear):
     """A linear layer that computes in float32 at least, whatever the dtype of its weights.
 
-    Two scores may be closer to each other than bfloat16 resolves, and another expert is another
+    Two scores may be closer to each other than bfloat16 resolves, and another expert gives another
     output.
     """
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch expert"]:
-        """Scores of all experts."""
+        """Return the scores of all experts."""
         require_one_device(x, self.weight)
         wide = torch.promote_types(x.dtype, torch.float32)
         bias = None if self.bias is None else self.bias.to(wide)
@@ -95,10 +94,9 @@ class Score(nn.Linear):
 
 
 class Router(nn.Module):
-    """Chooses ``top_k`` of ``num_experts`` for each token and weighs them by a softmax over the
-    chosen scores.
+    """Chooses ``top_k`` of ``num_experts`` for each token.
 
-    gpt-oss's scores have a bias.
+    The routing weights are a softmax over the chosen scores. gpt-oss's scores have a bias.
 
     Attributes:
         collectors: Open blocks of :func:`collect_routing`. Not a context variable, which
@@ -112,7 +110,7 @@ class Router(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, num_experts=num_experts, top_k=top_k)
-        if not top_k <= num_experts:
+        if top_k > num_experts:
             raise InputError(
                 got=f"top_k = {top_k} with num_experts = {num_experts}",
                 expected="top_k <= num_experts",
@@ -124,15 +122,15 @@ class Router(nn.Module):
         self.collectors: tuple[_Collector, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy of the router has: it is not collected."""
+        """Return the attributes of a copy, which no block of :func:`collect_routing` collects."""
         return vars(self) | {"collectors": ()}
 
     def forward(
         self, x: Float[Tensor, "*batch hidden_dim"]
     ) -> tuple[Float[Tensor, "*batch top_k"], Int[Tensor, "*batch top_k"]]:
-        """The routing weights of the chosen experts, which sum to 1, and their indices, best first.
+        """Return routing weights, which sum to 1, and indices of the chosen experts, best first.
 
-        They and the scores are given to :func:`collect_routing`, too.
+        :func:`collect_routing` collects the scores and the indices.
         """
         weights, indices, scores = self.choose(x)
         for thread, routings in self.collectors:
@@ -147,8 +145,9 @@ class Router(nn.Module):
     ) -> tuple[
         Float[Tensor, "*batch top_k"], Int[Tensor, "*batch top_k"], Float[Tensor, "*batch expert"]
     ]:
-        """The same, and the scores of all experts before softmax, in float32 at least (autocast: in
-        its dtype).
+        """Return weights and indices as :meth:`forward` does, and the scores of all experts.
+
+        Scores are before softmax, in float32 at least; with autocast in its dtype.
         """
         require_width(x.shape[-1], self.score.in_features)
         scores = self.score(x)
@@ -158,8 +157,7 @@ class Router(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """A feed-forward layer of several SwiGLU networks, of which each token passes through
-    ``top_k``::
+    """A feed-forward layer of several SwiGLU networks; each token passes through ``top_k``::
 
         output = sum over chosen experts e of weight_e * down_e(silu(gate_e(x)) * up_e(x))
 
@@ -201,9 +199,8 @@ class MixtureOfExperts(nn.Module):
         self.up = nn.Parameter(torch.empty(num_experts, ff_dim, hidden_dim))
         self.down = nn.Parameter(torch.empty(num_experts, hidden_dim, ff_dim))
         for name, width in (("gate", ff_dim), ("up", ff_dim), ("down", hidden_dim)):
-            self.register_parameter(
-                f"{name}_bias", nn.Parameter(torch.zeros(num_experts, width)) if bias else None
-            )
+            initial = nn.Parameter(torch.zeros(num_experts, width)) if bias else None
+            self.register_parameter(f"{name}_bias", initial)
         for weight in (self.gate, self.up, self.down):
             nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
 
@@ -218,7 +215,7 @@ class MixtureOfExperts(nn.Module):
         weights: Float[Tensor, "token choice"],
         indices: Int[Tensor, "token choice"],
     ) -> Float[Tensor, "token hidden_dim"]:
-        """The weighted sum of the given experts, independent of the router."""
+        """Return the weighted sum of the given experts, independent of the router."""
         experts = Experts(
             self.gate, self.up, self.down, self.gate_bias, self.up_bias, self.down_bias, self.clamp
         )

@@ -15,17 +15,15 @@ from glassformer.layers.options import Activation
 
 
 class Linear(nn.Linear):
-    """:class:`torch.nn.Linear`, computed by the fastest form: see
-    :func:`glassformer.kernels.linear.linear`.
-    """
+    """:class:`torch.nn.Linear` by the fastest form: :func:`glassformer.kernels.linear.linear`."""
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
-        """``x @ weight.T + bias``."""
+        """Return ``x @ weight.T + bias``."""
         return linear(x, self.weight, self.bias)
 
 
 def activate(x: Float[Tensor, "*shape"], activation: Activation) -> Float[Tensor, "*shape"]:
-    """The activation of every number, see :data:`~glassformer.layers.options.Activation`."""
+    """Apply an :data:`~glassformer.layers.options.Activation` to every number."""
     match activation:
         case "silu":
             return F.silu(x)
@@ -74,7 +72,7 @@ class MLP(nn.Module):
             raise InputError(
                 got=f"activation = {activation!r}",
                 expected=f"one of {', '.join(known)}",
-                fix="The first transformer has ReLU, BERT GELU.",
+                fix="Choose one. The first transformer has 'relu', BERT 'gelu'.",
             )
         self.up = Linear(hidden_dim, ff_dim, bias=bias)
         self.down = Linear(ff_dim, hidden_dim, bias=bias)
@@ -85,9 +83,9 @@ class MLP(nn.Module):
         """Apply the network to every position on its own."""
         require_width(x.shape[-1], self.up.in_features)
         inside = activate(self.up(x), self.activation)
-        return self.down(
-            F.dropout(inside, self.dropout) if self.training and self.dropout > 0 else inside
-        )
+        if self.training and self.dropout > 0:
+            inside = F.dropout(inside, self.dropout)
+        return self.down(inside)
 
 
 class SwiGLU(nn.Module):
@@ -121,14 +119,14 @@ class SwiGLU(nn.Module):
     ) -> None:
         super().__init__()
         require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
-        got = f"activation = {activation!r}"
+        choice = f"activation = {activation!r}"
         known = get_args(Activation)
         if clamp is not None:
-            got = f"{got} with a clamp"
+            choice = f"{choice} with a clamp"
             known = ("silu",)
         if activation not in known:
             raise InputError(
-                got=got,
+                got=choice,
                 expected=f"one of {', '.join(known)}",
                 fix="Choose one, or leave out the clamp.",
             )
@@ -152,5 +150,5 @@ class NoFeedForward(nn.Module):
     """The feed-forward part of an attention-only block: it adds nothing to the residual stream."""
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch hidden_dim"]:
-        """Zeros."""
+        """Return zeros."""
         return torch.zeros_like(x)

@@ -77,8 +77,6 @@ class GroupedQueryAttention(nn.Module):
         super().__init__()
         if num_kv_heads is None:
             num_kv_heads = num_heads
-        else:
-            num_kv_heads = num_kv_heads
         require_positive(
             hidden_dim=hidden_dim, num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads
         )
@@ -101,9 +99,12 @@ class GroupedQueryAttention(nn.Module):
         self.output: nn.Linear = Linear(query_width, hidden_dim, bias=bias is True)
         self.query_norm: RMSNorm | None = None
         self.key_norm: RMSNorm | None = None
-        if qk_norm is not None:
-            self.query_norm = RMSNorm(head_dim if qk_norm == "head" else query_width, norm_eps)
-            self.key_norm = RMSNorm(head_dim if qk_norm == "head" else key_width, norm_eps)
+        if qk_norm == "head":
+            self.query_norm = RMSNorm(head_dim, norm_eps)
+            self.key_norm = RMSNorm(head_dim, norm_eps)
+        elif qk_norm is not None:
+            self.query_norm = RMSNorm(query_width, norm_eps)
+            self.key_norm = RMSNorm(key_width, norm_eps)
         self.key_weights = nn.Parameter(torch.ones(num_heads)) if key_weights else None
         self.sinks = nn.Parameter(torch.zeros(num_heads)) if sinks else None
 
@@ -120,9 +121,9 @@ class GroupedQueryAttention(nn.Module):
         """Attend from ``x`` to ``source``, or to ``x`` itself.
 
         Args:
-            x: Where the queries come from.
-            source: Where keys and values come from in cross-attention, or what
-                :meth:`keys_and_values` made of it; ``x`` when None.
+            x: Input of the queries.
+            source: Input of keys and values in cross-attention, or the result of
+                :meth:`keys_and_values` for it; ``x`` when None.
             rotation: Cosines and sines of the positions of ``x``, for self-attention.
             key_padding: True where a key is real; with a cache, for all positions so far.
             cache: Keys and values of earlier positions; those of ``x`` are added to it.
@@ -132,7 +133,7 @@ class GroupedQueryAttention(nn.Module):
             raise InputError(
                 got="a source with a rotation or a cache",
                 expected="cross-attention without either",
-                fix="Rotation and cache belong to self-attention.",
+                fix="Leave both out: rotation and cache belong to self-attention.",
             )
         queries = x if last is None else x[:, -last:]
         q = self._heads(self.query(queries), self.num_heads, self.query_norm)
@@ -141,10 +142,10 @@ class GroupedQueryAttention(nn.Module):
         else:
             k, v = self.keys_and_values(x if source is None else source)
         if rotation is not None:
-            q = rotate(q, _at_the_end(rotation, last), self.layout)
+            q = rotate(q, _last_positions(rotation, last), self.layout)
             k = rotate(k, rotation, self.layout)
         if cache is not None:
-            dtype = cache.keys.dtype  # autocast may give others
+            dtype = cache.keys.dtype  # that of projections under autocast may differ
             q = q.to(dtype)
             k, v = cache.append(k.to(dtype), v.to(dtype))
             if key_padding is not None:
@@ -166,8 +167,9 @@ class GroupedQueryAttention(nn.Module):
         return self.output(heads.transpose(1, 2).flatten(2))
 
     def keys_and_values(self, source: Float[Tensor, "batch key hidden_dim"]) -> KeysAndValues:
-        """Keys and values of ``source``, so that they can be reused across decoding steps: see
-        :meth:`forward`.
+        """Return keys and values of ``source``, which decoding steps can share.
+
+        They can be passed to :meth:`forward` as ``source``.
         """
         k = self._heads(self.key(source), self.num_kv_heads, self.key_norm)
         v = self._heads(self.value(source), self.num_kv_heads)
@@ -175,14 +177,14 @@ class GroupedQueryAttention(nn.Module):
 
     def _heads(self, projected: Tensor, heads: int, norm: RMSNorm | None = None) -> Tensor:
         if norm is not None:
-            # As many numbers at a time as the norm has weights: a head, or all.
+            # The norm has as many weights as a head, or as all heads together.
             projected = norm(projected.unflatten(-1, (-1, norm.weight.shape[0]))).flatten(-2)
         return projected.view(*projected.shape[:-1], heads, self.head_dim).transpose(1, 2)
 
 
-def _at_the_end(rotation: tuple[Tensor, Tensor], positions: int | None) -> tuple[Tensor, Tensor]:
-    """Return the rotation of so many positions at the end; of all when None."""
-    if positions is None:
+def _last_positions(rotation: tuple[Tensor, Tensor], count: int | None) -> tuple[Tensor, Tensor]:
+    """Return the rotation of the last ``count`` positions; of all when None."""
+    if count is None:
         return rotation
     cos, sin = rotation
-    return cos[..., -positions:, :], sin[..., -positions:, :]
+    return cos[..., -count:, :], sin[..., -count:, :]

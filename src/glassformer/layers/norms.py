@@ -32,15 +32,19 @@ class RMSNorm(nn.RMSNorm):
 
 
 def make_norm(kind: NormKind, hidden_dim: int, eps: float) -> nn.Module:
-    """:class:`RMSNorm`, or LayerNorm with weight and bias (Ba et al. 2016, arXiv 1607.06450)."""
+    """Return an :class:`RMSNorm`, or LayerNorm with weight and bias.
+
+    Source: Ba et al. 2016, arXiv 1607.06450 (LayerNorm).
+    """
     if kind == "rms":
         return RMSNorm(hidden_dim, eps)
     return nn.LayerNorm(hidden_dim, eps=eps)
 
 
 class SoftCap(nn.Module):
-    """``cap * tanh(x / cap)``: all numbers between ``-cap`` and ``cap`` (Gemma Team 2024, arXiv
-    2408.00118).
+    """``cap * tanh(x / cap)``, which lies between ``-cap`` and ``cap``.
+
+    Source: Gemma Team 2024, arXiv 2408.00118.
     """
 
     def __init__(self, cap: float) -> None:

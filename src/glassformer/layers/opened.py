@@ -1,8 +1,6 @@
-"""What looks at the code that runs, or changes it: one context variable for captures, interventions
-and their kin.
+"""Open entries of the running code: captures, interventions and their kin, in a context variable.
 
-An entry is opened by a ``with`` block, for the code of the block and for the tasks that are begun
-in it.
+A ``with`` block opens an entry for its code and for the tasks that are begun in it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,9 +36,12 @@ def close_entry(entry: Any) -> None:
     _set(kind, tuple([other for other in entries(kind) if other is not entry]))
 
 
-def _set(kind: type[Any], of_kind: tuple[Any, ...]) -> None:
-    others = {other: entries for other, entries in _opened.get().items() if other is not kind}
-    _opened.set({**others, kind: of_kind} if of_kind else others)
+def _set(kind: type[Any], new_entries: tuple[Any, ...]) -> None:
+    """Replace the open entries of a class."""
+    by_kind = {other: entries for other, entries in _opened.get().items() if other is not kind}
+    if new_entries:
+        by_kind[kind] = new_entries
+    _opened.set(by_kind)
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def opened(entry: Any) -> Iterator[None]:
 
 @contextmanager
 def without(kind: type[Any]) -> Iterator[None]:
-    """Within the block no entry of a class is open."""
+    """Close all entries of a class within the block."""
     before = _opened.get()
     _set(kind, ())
     try:

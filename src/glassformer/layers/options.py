@@ -14,11 +14,11 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 ``relu(x) = max(x, 0)``; ``relu2(x) = relu(x) ** 2``.
 """
 EncoderActivation = Literal["relu", "gelu"]
-"""Those of encoders: the first transformer has ReLU, BERT GELU."""
+"""Activations of encoders: the first transformer has ReLU, BERT GELU."""
 NormKind = Literal["rms", "layer"]
 """RMSNorm, or LayerNorm."""
 NormPlace = Literal["before", "after", "both", "sum"]
-"""Where the norms of a block stand, see :class:`~glassformer.layers.blocks.Block`."""
+"""Places of a block's norms, see :class:`~glassformer.layers.blocks.Block`."""
 
 
 @config
@@ -31,7 +31,7 @@ class Yarn(Config):
     1``, which sharpens the attention.
 
     Args:
-        factor: How many times longer, > 1.
+        factor: Ratio of the new length to the original one, > 1.
         original_max_seq_len: The length the model was trained on, in tokens.
         beta_fast: Turns above which nothing changes.
         beta_slow: Turns below which everything changes.
@@ -54,19 +54,20 @@ class Yarn(Config):
             raise InputError(
                 got=f"beta_fast = {self.beta_fast}, beta_slow = {self.beta_slow}",
                 expected="beta_fast > beta_slow",
-                fix="The paper uses 32 and 1.",
+                fix="Use 32 and 1, as the paper does.",
             )
 
     @property
     def concentration(self) -> float:
-        """The factor on cosines and sines."""
+        """Factor on cosines and sines."""
         return 0.1 * math.log(self.factor) + 1.0
 
 
 @config
 class Linear(Config):
-    """All frequencies divided by ``factor``: position p turns as position ``p / factor`` did
-    before.
+    """Position interpolation: position p rotates as position ``p / factor`` did before.
+
+    All frequencies are divided by ``factor``.
 
     Source: Chen et al. 2023, "Position Interpolation", arXiv 2306.15595.
     """
@@ -78,14 +79,16 @@ class Linear(Config):
 
 @config
 class Llama3(Config):
-    """Llama 3.1's: slow pairs are slowed down by ``factor``, fast ones keep their frequency f::
+    """Scaling of Llama 3.1: slow pairs are slowed down by ``factor``, fast ones are kept.
 
-        turns  = original_max_seq_len * f / (2 pi)                          within the original
-        length kept   = (turns - low_turns) / (high_turns - low_turns)             clamped to [0, 1]
-        output = f * kept + f / factor * (1 - kept)
+    For a pair of frequency f::
+
+        turns  = original_max_seq_len * f / (2 pi)
+        share  = (turns - low_turns) / (high_turns - low_turns), clamped to [0, 1]
+        output = f * share + f / factor * (1 - share)
 
     Args:
-        factor: How many times longer, > 1.
+        factor: Ratio of the new length to the original one, > 1.
         original_max_seq_len: The length the model was trained on, in tokens.
         low_turns: Turns below which the frequency is divided by ``factor`` (``low_freq_factor`` in
             Hugging Face).
@@ -107,7 +110,7 @@ class Llama3(Config):
             raise InputError(
                 got=f"low_turns = {self.low_turns}, high_turns = {self.high_turns}",
                 expected="high_turns > low_turns",
-                fix="Llama 3.1 has 1 and 4.",
+                fix="Use 1 and 4, as Llama 3.1 does.",
             )
 
 
@@ -120,11 +123,11 @@ class LongRope(Config):
     again, so a cache cannot cross it; generation reads such a text once more there.
 
     Args:
-        short: A factor for each pair of coordinates, fastest first.
-        long: The same for longer texts.
+        short: Factor for each pair of coordinates, fastest first.
+        long: Factors for longer texts.
         original_max_seq_len: The length the model was first trained on, in tokens.
-        concentration: The factor on cosines and sines; Phi-3's is ``sqrt(1 + ln(s) /
-            ln(original_max_seq_len))`` for a model of ``s * original_max_seq_len`` positions.
+        concentration: Factor on cosines and sines. For a model of ``s * original_max_seq_len``
+            positions Phi-3 has ``sqrt(1 + ln(s) / ln(original_max_seq_len))``.
         kind: Its name in a ``config.json``.
 
     Source: Ding et al. 2024, arXiv 2402.13753; Microsoft 2024, Phi-3, arXiv 2404.14219.
@@ -140,8 +143,8 @@ class LongRope(Config):
         if len(self.short) != len(self.long):
             raise InputError(
                 got=f"{len(self.short)} short and {len(self.long)} long factors",
-                expected="as many",
-                fix="There is one for each pair of coordinates.",
+                expected="as many short as long ones",
+                fix="Pass one of each for every pair of coordinates.",
             )
 
 

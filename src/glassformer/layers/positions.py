@@ -1,6 +1,4 @@
-"""Position embeddings: rotary, which rotates queries and keys, and sinusoidal, which is added to
-tokens.
-"""
+"""Position embeddings: rotary, for queries and keys, and sinusoidal, which is added to tokens."""
 
 import math
 
@@ -25,16 +23,15 @@ class RotaryEmbedding(nn.Module):
     so that the product of a query at p and a key at r depends on p - r alone.
 
     Two layouts say which two coordinates are a pair. The paper pairs neighbours: (0, 1), (2, 3),
-    ... (``"interleaved"``). GPT-NeoX, Llama, gpt-oss and Hugging Face pair the first half with the second: (0, d/2),
-    (1, d/2 + 1), ... (``"half-split"``, the default). They are the same up to the order of
-    coordinates, which a
-    projection is free to choose: :func:`~glassformer.kernels.rotation.convert_rows` converts
-    trained weights.
+    ... (``"interleaved"``). GPT-NeoX, Llama, gpt-oss and Hugging Face pair the first half with the
+    second: (0, d/2), (1, d/2 + 1), ... (``"half-split"``, the default). They are the same up to the
+    order of coordinates, which a projection is free to choose:
+    :func:`~glassformer.kernels.rotation.convert_rows` converts trained weights.
 
-    A decoder asks once for the :meth:`rotation` of all its layers and does not call the module, so
-    that forward hooks of it do not run there. Another :meth:`rotation` takes effect; the sites
-    ``q`` and ``k`` of
-    :func:`~glassformer.observe.intervene.intervene` are the rotated queries and keys.
+    A decoder calls :meth:`rotation` once for all its layers and does not call the module, so that
+    forward hooks of the module do not run there. A replaced :meth:`rotation` takes effect. The
+    sites ``q`` and ``k`` of :func:`~glassformer.observe.intervene.intervene` are the rotated
+    queries and keys.
 
     Args:
         head_dim: Even.
@@ -59,45 +56,44 @@ class RotaryEmbedding(nn.Module):
             raise InputError(
                 got=f"head_dim = {head_dim}",
                 expected="an even number",
-                fix="Rotation works on pairs; use 2 n.",
+                fix="Use an even head_dim: rotation works on pairs.",
             )
         if not base > 1:
             raise InputError(
                 got=f"base = {base}",
                 expected="a number above 1",
-                fix="The paper uses 10000.",
+                fix="Use 10000, as the paper does.",
             )
         require_layout(layout)
         self.head_dim = head_dim
         self.base = base
         self.layout = layout
         self.scaling = scaling
-        # Not a buffer: those of a model on the meta device are empty, and half precision would blur
-        # late positions.
+        # Not a buffer: buffers of a model on the meta device are empty, and half precision would
+        # blur late positions.
         even = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu")
         powers = base ** (even / head_dim)
         self._frequencies = frequencies(powers, scaling, base)
         self._long_frequencies = frequencies(powers, scaling, base, long=True)
 
     def rotation(self, length: int, start: int = 0, device: torch.device | None = None) -> Rotation:
-        """Cosines and sines of positions ``start .. start + length - 1``, each ``[position,
-        head_dim / 2]``.
+        """Return cosines and sines of positions ``start .. start + length - 1``.
 
-        With :class:`LongRope` they may not continue a text of short factors where those of long
-        ones begin.
+        Both are ``[position, head_dim / 2]``. With :class:`LongRope`, positions with long factors
+        cannot continue a text that began with short ones.
         """
-        if not start >= 0:
+        if start < 0:
             raise InputError(
                 got=f"start = {start}",
                 expected="0 or more",
-                fix="Positions count from 0.",
+                fix="Count positions from 0.",
             )
         require_positive(length=length)
         long = False
         if isinstance(self.scaling, LongRope):
             border = self.scaling.original_max_seq_len
             long = start + length > border
-            if long and start != 0 and not start > border:
+            if long and 0 < start <= border:
                 raise InputError(
                     got=f"positions up to {start + length} after {start} cached ones",
                     expected=f"no cache across position {border} (LongRoPE)",
@@ -106,11 +102,12 @@ class RotaryEmbedding(nn.Module):
         return self.rotation_at(torch.arange(start, start + length, device=device), long=long)
 
     def rotation_at(self, positions: Int[Tensor, " position"], *, long: bool = False) -> Rotation:
-        """Cosines and sines of the given positions, in float32 on their device; ``long``: see
-        :class:`LongRope`.
+        """Return cosines and sines of the given positions, in float32 on their device.
+
+        ``long`` selects the long factors of :class:`LongRope`.
         """
-        chosen = self._long_frequencies if long else self._frequencies
-        angles = torch.outer(positions.to(torch.float32), chosen.to(positions.device))
+        of_pairs = self._long_frequencies if long else self._frequencies
+        angles = torch.outer(positions.to(torch.float32), of_pairs.to(positions.device))
         if self.scaling is None or self.scaling.concentration == 1:
             return angles.cos(), angles.sin()
         return angles.cos() * self.scaling.concentration, angles.sin() * self.scaling.concentration
@@ -131,12 +128,12 @@ class RotaryEmbedding(nn.Module):
 def frequencies(
     powers: Float[Tensor, " pair"], scaling: RopeScaling | None, base: float, *, long: bool = False
 ) -> Float[Tensor, " pair"]:
-    """The frequency of each pair in radians per position: ``1 / powers``, stretched."""
-    # All in the order of the released models' code, see below.
+    """Return the frequency of each pair in radians per position: ``1 / powers``, stretched."""
+    # Operations are in the order of the released models' code: at late positions the last bit of a
+    # frequency is many bits of an angle.
     if isinstance(scaling, LongRope):
-        return 1.0 / (
-            torch.tensor(scaling.long if long else scaling.short, device=powers.device) * powers
-        )
+        factors = scaling.long if long else scaling.short
+        return 1.0 / (torch.tensor(factors, device=powers.device) * powers)
     plain = 1.0 / powers
     if scaling is None:
         return plain
@@ -144,15 +141,15 @@ def frequencies(
         return yarn_frequencies(plain, scaling, base)
     if isinstance(scaling, Llama3):
         turns = scaling.original_max_seq_len / (2 * math.pi / plain)
-        kept = ((turns - scaling.low_turns) / (scaling.high_turns - scaling.low_turns)).clamp(0, 1)
-        return (1 - kept) * plain / scaling.factor + kept * plain
+        share = ((turns - scaling.low_turns) / (scaling.high_turns - scaling.low_turns)).clamp(0, 1)
+        return (1 - share) * plain / scaling.factor + share * plain
     return plain / scaling.factor
 
 
 def yarn_frequencies(
     plain: Float[Tensor, " pair"], yarn: Yarn, base: float
 ) -> Float[Tensor, " pair"]:
-    """The frequencies stretched by YaRN, in radians per position, from the plain ones."""
+    """Return the frequencies stretched by YaRN, in radians per position, from the plain ones."""
     count = len(plain)
 
     def pair_that_turns(times: float) -> float:
@@ -165,13 +162,11 @@ def yarn_frequencies(
         high = math.ceil(high)
     low = max(low, 0.0)
     high = min(high, 2 * count - 1.0)
-    ramp = (torch.arange(count, dtype=torch.float32, device=plain.device) - low) / max(
-        high - low, 1e-3
-    )
-    # In the order of the released models' code: at late positions the last bit of a frequency is
-    # many of an angle.
-    kept = 1 - ramp.clamp(0, 1)
-    return plain / yarn.factor * (1 - kept) + plain * kept
+    pairs = torch.arange(count, dtype=torch.float32, device=plain.device)
+    ramp = (pairs - low) / max(high - low, 1e-3)
+    # In the order of the released models' code, as in frequencies().
+    share = 1 - ramp.clamp(0, 1)
+    return plain / yarn.factor * (1 - share) + plain * share
 
 
 class SinusoidalPositions(nn.Module):
@@ -181,7 +176,7 @@ class SinusoidalPositions(nn.Module):
         table[p, 2 i + 1] = cos(p / 10000 ** (2 i / hidden_dim))
         output[b, p]      = x[b, p] + table[p]
 
-    The table is computed in float64 and kept in float32. It is not part of the state dict.
+    The table is computed in float64 and stored in float32. It is not part of the state dict.
 
     Args:
         hidden_dim: Width of a position; an odd one ends with a sine.
@@ -201,9 +196,8 @@ class SinusoidalPositions(nn.Module):
         positions = torch.arange(max_seq_len, dtype=torch.float64, device="cpu")
         angles = torch.outer(positions, 10000.0 ** (-even / hidden_dim))
         waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-        self.table = waves[
-            :, :hidden_dim
-        ].float()  # not a buffer, as the frequencies of rotary embeddings
+        # Not a buffer, like the frequencies of rotary embeddings.
+        self.table = waves[:, :hidden_dim].float()
 
     def forward(
         self, x: Float[Tensor, "batch position hidden_dim"], start: int = 0
@@ -211,7 +205,7 @@ class SinusoidalPositions(nn.Module):
         """Add the positions ``start``, ``start + 1``, ... to ``x``, in its dtype."""
         stop = start + x.shape[-2]
         width = x.shape[-1]
-        if width != self.hidden_dim or not stop <= self.max_seq_len:
+        if width != self.hidden_dim or stop > self.max_seq_len:
             raise InputError(
                 got=f"{stop} positions of width {width}",
                 expected=(

@@ -1,4 +1,4 @@
-"""Parts and a configuration make a network."""
+"""Networks, built of layers by a configuration."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

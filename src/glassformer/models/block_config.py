@@ -1,9 +1,9 @@
-"""What a block is built of, as data. Imports no torch.
+"""Parts of a block, as data. Imports no torch.
 
-The configurations of models are flat, as their fields stand in files and in flags; their properties
-group these fields into the parts here. A configuration checks the type and the bounds of each
-field; a part checks, when it is made, how its fields fit together. Fields have the names of the
-arguments of the layers that are built of them.
+The configurations of models are flat, like files and flags; their properties group the fields into
+the parts here. A configuration checks the type and the bounds of each field. A part checks, when it
+is created, how its fields fit together. Fields have the names of the arguments of the layers that
+are built of them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class FeedForward:
     Args:
         ff_dim: Width inside.
         activation: See :data:`~glassformer.layers.options.Activation`.
-        gated: :class:`~glassformer.layers.feedforward.SwiGLU` instead, which has no dropout.
-        bias: Biases on all its maps.
+        gated: Build a :class:`~glassformer.layers.feedforward.SwiGLU`, which has no dropout.
+        bias: Biases on all linear maps.
         clamp: gpt-oss's clamped SwiGLU.
         dropout: Probability in training of dropping a number inside.
     """
@@ -68,12 +68,12 @@ class FeedForward:
             self.require_swiglu("clamp")
 
     def require_swiglu(self, part: str) -> None:
-        """Raise :class:`InputError` naming a part that is a SwiGLU if this network is none."""
+        """Raise :class:`InputError` if this network is no SwiGLU, which ``part`` needs."""
         if self.activation != "silu" or not self.gated:
             raise InputError(
                 got=f"activation = {self.activation!r}, gated = {self.gated} with {part}",
                 expected="'silu' and gated",
-                fix="Experts and the clamped activation are SwiGLU.",
+                fix=f"Use a gated 'silu' network, or leave out {part}, which needs SwiGLU.",
             )
 
 
@@ -83,7 +83,7 @@ class Experts:
 
     Args:
         hidden_dim: Width of the residual stream.
-        network: Each expert.
+        network: Network of each expert.
         num_experts: Experts in each layer.
         top_k: Experts per token.
         format: ``"dense"``, or ``"mxfp4"`` for
@@ -104,12 +104,15 @@ class Experts:
                 expected="top_k <= num_experts",
                 fix="Lower top_k or add experts.",
             )
-        widths = f"hidden_dim = {self.hidden_dim}, ff_dim = {self.network.ff_dim}"
-        if self.format == "mxfp4" and (self.hidden_dim % 32 or self.network.ff_dim % 32):
+        ff_dim = self.network.ff_dim
+        if self.format == "mxfp4" and (self.hidden_dim % 32 or ff_dim % 32):
             raise InputError(
-                got=f"expert_format = 'mxfp4' with {widths}",
+                got=(
+                    f"expert_format = 'mxfp4' with hidden_dim = {self.hidden_dim}, "
+                    f"ff_dim = {ff_dim}"
+                ),
                 expected="experts whose widths are multiples of 32",
-                fix="32 weights of a row share one exponent.",
+                fix="Use such widths (32 weights of a row share an exponent), or 'dense'.",
             )
 
 
@@ -127,7 +130,7 @@ class Norms:
             raise InputError(
                 got=f"parallel with norm_place = {self.norm_place!r}",
                 expected="'before'",
-                fix="Both parts read a norm of x.",
+                fix="Set norm_place = 'before', or leave out parallel.",
             )
 
 
@@ -137,11 +140,12 @@ class Rotations:
 
     Args:
         head_dim: Width of a head.
-        rotary_dim: First coordinates of a head that rotate.
+        rotary_dim: Number of coordinates that rotate, the first ones of a head.
         base: Base of the frequencies.
-        layout: Which coordinates rotate together.
+        layout: Pairs of coordinates that rotate together.
         scaling: Stretch of the frequencies to longer texts.
-        local_base: Base in windowed layers, where ``scaling`` does not act; None: as the others.
+        local_base: Base in windowed layers, which ``scaling`` leaves alone; None: windowed layers
+            rotate as the others.
     """
 
     head_dim: int
@@ -156,18 +160,18 @@ class Rotations:
             raise InputError(
                 got=f"head_dim = {self.head_dim}",
                 expected="an even number",
-                fix="Rotation works on pairs.",
+                fix="Use an even head_dim: rotation works on pairs.",
             )
         if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
             raise InputError(
                 got=f"rotary_dim = {self.rotary_dim} with head_dim = {self.head_dim}",
                 expected="an even number, at most head_dim",
-                fix="Rotation works on pairs.",
+                fix="Change rotary_dim: rotation works on pairs of a head's coordinates.",
             )
         pairs = self.rotary_dim // 2
         if isinstance(self.scaling, LongRope) and len(self.scaling.short) != pairs:
             raise InputError(
                 got=f"{len(self.scaling.short)} factors in rope_scaling",
-                expected=f"{pairs}, one for each pair",
-                fix="Change the factors.",
+                expected=f"{pairs}, one for each pair of rotated coordinates",
+                fix="Pass rotary_dim / 2 short factors and as many long ones.",
             )

@@ -1,4 +1,4 @@
-"""Blocks built of the parts of a configuration."""
+"""Build blocks from the parts of a configuration."""
 
 from torch import nn
 
@@ -24,23 +24,23 @@ def build_block(
 
     Args:
         hidden_dim: Width of the residual stream.
-        attention: Its attention, and its cross-attention if it has one.
-        network: Its feed-forward network; None for an attention-only block.
-        norms: Its norms.
+        attention: The block's attention, and its cross-attention if it has one.
+        network: The feed-forward network; None for an attention-only block.
+        norms: The norms.
         causal: Each position sees itself and earlier ones only.
         window: Keys that a query sees at most, itself included.
-        cross: Whether it also attends to a memory.
-        rotated: Whether the decoder gives it a rotation.
+        cross: Whether the block also attends to a memory.
+        rotated: Whether the decoder passes a rotation to the block.
         dropout: Probability in training of dropping a number of what each part adds.
     """
     sizes = vars(attention)
-    own_attention = GroupedQueryAttention(hidden_dim, **sizes, causal=causal, window=window)
+    self_attention = GroupedQueryAttention(hidden_dim, **sizes, causal=causal, window=window)
     cross_attention = None
     if cross:
         cross_attention = GroupedQueryAttention(hidden_dim, **sizes, causal=False)
     return Block(
         hidden_dim,
-        own_attention,
+        self_attention,
         _build_network(hidden_dim, network),
         cross=cross_attention,
         rotated=rotated,

@@ -1,6 +1,4 @@
-"""The decoder: from the course's small one to the forms of Llama, Gemma, GPT-2, Mixtral and
-gpt-oss.
-"""
+"""The decoder: small ones of the course, and those of Llama, Gemma, GPT-2, Mixtral and gpt-oss."""
 
 from __future__ import annotations
 
@@ -30,8 +28,9 @@ from glassformer.models.decoder_config import DecoderConfig
 
 
 class Decoder(nn.Module):
-    """A decoder-only transformer: token embedding, blocks, a last norm, a projection to the
-    vocabulary.
+    """A decoder-only transformer.
+
+    It is a token embedding, blocks, a last norm and a projection to the vocabulary.
 
     Initialisation: see :func:`~glassformer.layers.blocks.initialise`; the embedding is normal with
     standard deviation ``EMBEDDING_STD``, or ``hidden_dim ** -0.5`` where it is the output
@@ -49,8 +48,9 @@ class Decoder(nn.Module):
 
     EMBEDDING_STD = 0.5
     family: str | None = None
-    """The ``model_type`` of the files that it was loaded from, in whose layout it is saved again if
-    it still fits.
+    """The ``model_type`` of the files that it was loaded from; None if there are none.
+
+    It is saved in the layout of that family if it still fits.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -59,9 +59,12 @@ class Decoder(nn.Module):
         width = config.hidden_dim
         norm = (config.norm, width, config.norm_eps)
         self.embedding = nn.Embedding(config.vocab_size, width)
-        learned = config.learned_positions
-        self.positions = nn.Embedding(config.max_seq_len, width) if learned else None
-        self.embedding_norm = make_norm(*norm) if config.embedding_norm else None
+        self.positions: nn.Embedding | None = None
+        if config.learned_positions:
+            self.positions = nn.Embedding(config.max_seq_len, width)
+        self.embedding_norm: nn.Module | None = None
+        if config.embedding_norm:
+            self.embedding_norm = make_norm(*norm)
         rotations = config.rotations
         self.rotary = RotaryEmbedding(
             rotations.rotary_dim,
@@ -89,9 +92,8 @@ class Decoder(nn.Module):
         )
         self.final_norm = make_norm(*norm)
         self.output = Linear(width, config.vocab_size, bias=False)
-        if config.logit_cap is None:
-            self.logit_cap = None
-        else:
+        self.logit_cap: SoftCap | None = None
+        if config.logit_cap is not None:
             self.logit_cap = SoftCap(config.logit_cap)
         self.reset_parameters()
         if config.tied_output:
@@ -99,25 +101,25 @@ class Decoder(nn.Module):
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **options: Any) -> Decoder:
-        """The decoder of a directory or of a model on the Hugging Face hub, such as
-        ``"openai/gpt-oss-20b"``.
+        """Load a decoder from a directory or from the Hugging Face hub.
 
-        The families of :mod:`glassformer.checkpoints.families`, gpt-oss in Hugging Face's and
-        OpenAI's layout, Mixtral, and what :meth:`save_pretrained` wrote. Options are those of
+        A model on the hub is named as ``"openai/gpt-oss-20b"``. The families of
+        :mod:`glassformer.checkpoints.families` can be loaded, gpt-oss in Hugging Face's and
+        OpenAI's layout, Mixtral, and directories of :meth:`save_pretrained`. Options are those of
         :func:`glassformer.checkpoints.decoders.load_decoder`.
         """
-        # Found by name, as checkpoints imports models.
+        # Resolved by name, because checkpoints imports models.
         decoder: Decoder = pkgutil.resolve_name("glassformer.checkpoints.decoders:load_decoder")(
             source, **options
         )
         return decoder
 
     def save_pretrained(self, directory: str | Path, **options: Any) -> None:
-        """Write a directory, in the layout of a model family that has exactly the decoder's parts,
-        or else in our own.
+        """Write a directory that :meth:`from_pretrained` can load.
 
-        Other programs read a family's layout, with the same logits. The directory is complete or
-        absent, whatever happens. It has neither a tokenizer nor the tokens that end a text, which
+        Its layout is that of a model family that has exactly the decoder's parts, which other
+        programs read with the same logits, or else our own. The directory is complete or absent,
+        whatever happens. It has neither a tokenizer nor the tokens that end a text, which
         ``glassformer convert`` copies. Options are those of
         :func:`glassformer.checkpoints.decoders.save_decoder`.
         """
@@ -127,18 +129,19 @@ class Decoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """Device of the weights."""
         return self._stored.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of embedded tokens."""
-        return (
-            self._stored.dtype if self._stored.is_floating_point() else torch.float32
-        )  # as blocks expand to it
+        """Dtype of embedded tokens."""
+        if self._stored.is_floating_point():
+            return self._stored.dtype
+        return torch.float32  # of expanded rows
 
     @property
     def _stored(self) -> Tensor:
+        """Embedding as it is in memory, perhaps packed."""
         return next(chain(self.embedding.parameters(), self.embedding.buffers()))
 
     @torch.no_grad()
@@ -159,16 +162,15 @@ class Decoder(nn.Module):
         cache: Cache | None = None,
         key_padding: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position vocab"]:
-        """Logits of the token after each position.
+        """Return the logits of the token after each position.
 
         Args:
             tokens: Token ids in [0, vocab_size).
             cache: Earlier positions of the same texts; these tokens continue them and are added to
                 it.
             key_padding: True where a token is real. Texts of different lengths are padded on the
-                *left* when they
-                will be continued: rotary scores depend on distances alone, so a shift of a whole
-                    text changes nothing.
+                *left* when they will be continued: rotary scores depend on distances alone, so a
+                shift of a whole text changes nothing.
 
         Raises:
             InputError: Tokens that are no integers, empty, outside the vocabulary, or longer than
@@ -178,7 +180,7 @@ class Decoder(nn.Module):
         return self.logits(self.hidden(tokens, cache=cache, key_padding=key_padding))
 
     def logits(self, hidden: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch vocab"]:
-        """The logits of what :meth:`hidden` gives."""
+        """Return the logits for the result of :meth:`hidden`."""
         logits: Tensor = self.output(hidden)
         if self.logit_cap is None:
             return logits
@@ -192,13 +194,15 @@ class Decoder(nn.Module):
         key_padding: Bool[Tensor, "batch position"] | None = None,
         last: int | None = None,
     ) -> Float[Tensor, "batch last hidden_dim"]:
-        """The residual stream after the last norm: what the output projection reads.
+        """Return the residual stream after the last norm, which the output projection reads.
 
         Args:
-            tokens: As for :meth:`forward`, as are ``cache`` and ``key_padding``.
-            last: Positions wanted, at the end; all when None. In the last layer the others make
-                keys and values only, unless a hook, a capture or an intervention reads it or the
-                norm, or another module is in its place.
+            tokens: As for :meth:`forward`.
+            cache: As for :meth:`forward`.
+            key_padding: As for :meth:`forward`.
+            last: Positions at the end that are returned; all when None. The last layer computes
+                only keys and values of the others, unless a hook, a capture or an intervention
+                reads this layer or the norm, or another module is in its place.
         """
         start = 0 if cache is None else cache.length
         check_tokens(tokens, self.config.max_seq_len, start, real=key_padding)
@@ -230,7 +234,7 @@ class Decoder(nn.Module):
         start: int,
         key_padding: Bool[Tensor, "batch seen"] | None,
     ) -> Float[Tensor, "batch position hidden_dim"]:
-        """What the first block reads, of embedded tokens; learned positions count real tokens."""
+        """Return the first block's input. Learned positions count real tokens only."""
         if self.config.embedding_scale != 1:
             x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
         if self.positions is not None:
@@ -246,11 +250,10 @@ class Decoder(nn.Module):
     def rotations(
         self, rotation_of: Callable[[RotaryEmbedding], Rotation], x: Tensor
     ) -> list[Rotation | None]:
-        """Return the rotation of each layer in the dtype of products of ``x``, None for no
-        rotation.
+        """Return the rotation of each layer, or None, in the dtype of products of ``x``.
 
         Args:
-            rotation_of: The rotation that a rotary embedding makes.
+            rotation_of: Returns the rotation of a rotary embedding.
             x: Embedded tokens.
         """
         if self.config.learned_positions:
@@ -277,28 +280,27 @@ class Decoder(nn.Module):
         return rotations
 
     def layer_window(self, layer: int) -> int | None:
-        """The window of the attention that stands in this layer; None for full attention."""
+        """Return the window of a layer's attention; None for full attention."""
         attention = getattr(self.layers[layer], "attention", None)
         if isinstance(attention, GroupedQueryAttention):
             return attention.pattern.window
         return self.config.layer_window(layer)
 
     def new_cache(self, batch: int, max_seq_len: int | None = None) -> Cache:
-        """An empty cache for ``batch`` texts of up to ``max_seq_len`` tokens, of the model's dtype
-        and device.
+        """Return an empty cache for ``batch`` texts of up to ``max_seq_len`` tokens.
+
+        It has the model's dtype and device. ``max_seq_len`` is the model's when None.
         """
         config = self.config
         if max_seq_len is None:
-            length = config.max_seq_len
-        else:
-            length = max_seq_len
-        if length > config.max_seq_len:
+            max_seq_len = config.max_seq_len
+        if max_seq_len > config.max_seq_len:
             raise InputError(
-                got=f"a cache of max_seq_len = {length}",
+                got=f"a cache of max_seq_len = {max_seq_len}",
                 expected=f"at most the model's {config.max_seq_len}",
                 fix="Make the model with a larger max_seq_len.",
             )
-        sizes = (batch, config.attention.num_kv_heads, config.head_dim, length)
+        sizes = (batch, config.attention.num_kv_heads, config.head_dim, max_seq_len)
         layers = [
             LayerCache(*sizes, self.layer_window(layer), dtype=self.dtype, device=self.device)
             for layer in range(len(self.layers))

@@ -115,7 +115,7 @@ class DecoderConfig(Config):
     """A norm right after the embedding (nanochat)."""
 
     def __post_init__(self) -> None:
-        # A part checks itself when it is made.
+        # A part checks its fields when it is created.
         _parts = (self.attention, self.network, self.norms, self.rotations)
         self._check_layer_numbers()
         self._check_network()
@@ -128,17 +128,17 @@ class DecoderConfig(Config):
                 raise InputError(
                     got=f"{name} = {layers} with num_layers = {self.num_layers}",
                     expected="numbers below num_layers",
-                    fix="Layers count from 0.",
+                    fix="Count layers from 0.",
                 )
 
     def _check_network(self) -> None:
         names = ("num_experts", "clamp", "ff_bias", "parallel")
-        of_networks = [name for name in names if getattr(self, name)]
-        if self.ff_dim == 0 and of_networks:
+        network_fields = [name for name in names if getattr(self, name)]
+        if self.ff_dim == 0 and network_fields:
             raise InputError(
-                got=f"ff_dim = 0 with {', '.join(of_networks)}",
+                got=f"ff_dim = 0 with {', '.join(network_fields)}",
                 expected="ff_dim above 0",
-                fix="Attention-only decoders have none of these.",
+                fix="Set ff_dim, or leave these out: attention-only decoders have none of them.",
             )
         if self.expert_format == "mxfp4" and self.num_experts is None:
             raise InputError(
@@ -152,20 +152,20 @@ class DecoderConfig(Config):
             raise InputError(
                 got=f"local_rope_base = {self.local_rope_base} without a window",
                 expected="a window",
-                fix="Set window, or leave it out.",
+                fix="Set window, or leave out local_rope_base.",
             )
         names = ("rotary_dim", "rope_scaling", "local_rope_base", "unrotated_layers")
-        of_rotations = [name for name in names if getattr(self, name)]
-        if self.learned_positions and of_rotations:
+        rotation_fields = [name for name in names if getattr(self, name)]
+        if self.learned_positions and rotation_fields:
             raise InputError(
-                got=f"learned_positions with {', '.join(of_rotations)}",
+                got=f"learned_positions with {', '.join(rotation_fields)}",
                 expected="positions of one kind",
-                fix="Nothing rotates beside them.",
+                fix="Leave out learned_positions, or the fields of rotations.",
             )
 
     @property
     def attention(self) -> Attention:
-        """The attention of every block, but for its window."""
+        """Attention of every block, without the window."""
         return Attention(
             num_heads=self.num_heads,
             head_dim=self.head_dim,
@@ -183,7 +183,7 @@ class DecoderConfig(Config):
 
     @property
     def network(self) -> FeedForward | Experts | None:
-        """The feed-forward network of every block; None for attention only."""
+        """Feed-forward network of every block; None for attention only."""
         if self.ff_dim == 0:
             return None
         network = FeedForward(
@@ -205,12 +205,12 @@ class DecoderConfig(Config):
 
     @property
     def norms(self) -> Norms:
-        """The norms of every block."""
+        """Norms of every block."""
         return Norms(self.norm_eps, self.norm, self.norm_place, self.parallel)
 
     @property
     def rotations(self) -> Rotations:
-        """The rotations of queries and keys, which nothing uses beside learned positions."""
+        """Rotations of queries and keys. Decoders with learned positions do not use them."""
         return Rotations(
             head_dim=self.head_dim,
             rotary_dim=self.head_dim if self.rotary_dim is None else self.rotary_dim,
@@ -222,19 +222,17 @@ class DecoderConfig(Config):
 
     @property
     def cache_border(self) -> int:
-        """The greatest length with LongRoPE's short factors, past which no cache can grow; 0
-        without LongRoPE.
-        """
+        """Greatest length with LongRoPE's short factors, past which no cache can grow; else 0."""
         scaling = self.rope_scaling
         if isinstance(scaling, LongRope):
             return scaling.original_max_seq_len
         return 0
 
     def layer_window(self, layer: int) -> int | None:
-        """The window of this layer; None for full attention."""
+        """Return the window of a layer; None for full attention."""
         layers = self.windowed_layers
         if isinstance(layers, tuple):
-            return self.window if layer in layers else None
-        if layers == "all" or (layer % 2 == 1) == (layers == "odd"):
-            return self.window
-        return None
+            has_window = layer in layers
+        else:
+            has_window = layers == "all" or (layer % 2 == 1) == (layers == "odd")
+        return self.window if has_window else None

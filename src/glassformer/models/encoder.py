@@ -1,6 +1,4 @@
-"""The encoder: every position sees every other, and a text becomes one vector or the scores of its
-classes.
-"""
+"""The encoder: every position sees every other; a text becomes a vector or scores of classes."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from glassformer.models.block_config import Attention, FeedForward, Norms
 from glassformer.models.building import build_block
 
 Positions = Literal["sinusoidal", "learned", "none"]
-"""How positions enter an embedding. With "none" the order of the tokens has no effect."""
+"""Kinds of position embedding. With "none" the order of the tokens has no effect."""
 Pooling = Literal["mean", "cls", "max"]
 
 
@@ -85,23 +83,23 @@ class EncoderConfig(Config):
     """The padding token."""
 
     def __post_init__(self) -> None:
-        # A part checks itself when it is made.
+        # A part checks its fields when it is created.
         _parts = (self.attention, self.network, self.norms)
         if self.pad_id >= self.vocab_size:
             raise InputError(
                 got=f"pad_id = {self.pad_id}",
                 expected=f"below vocab_size = {self.vocab_size}",
-                fix="Reserve a token.",
+                fix="Reserve a token of the vocabulary for padding.",
             )
 
     @property
     def attention(self) -> Attention:
-        """The attention of every block."""
+        """Attention of every block."""
         return Attention.sharing(self.hidden_dim, self.num_heads, self.attention_dropout)
 
     @property
     def network(self) -> FeedForward:
-        """The feed-forward network of every block."""
+        """Feed-forward network of every block."""
         if self.ff_dropout is None:
             dropout = self.dropout
         else:
@@ -110,12 +108,12 @@ class EncoderConfig(Config):
 
     @property
     def norms(self) -> Norms:
-        """The norms of every block."""
+        """Norms of every block."""
         return Norms(self.norm_eps, "layer", "before" if self.norm_first else "sum")
 
 
 def make_positions(kind: Positions, width: int, length: int) -> nn.Module | None:
-    """The position embedding of an encoder or a decoder."""
+    """Return the position embedding of an encoder or a decoder."""
     if kind == "none":
         return None
     if kind == "sinusoidal":
@@ -124,11 +122,12 @@ def make_positions(kind: Positions, width: int, length: int) -> nn.Module | None
 
 
 class Encoder(nn.Module):
-    """An encoder-only transformer: embedding with positions, blocks, a pooled vector, a
-    classification head.
+    """An encoder-only transformer.
+
+    It is an embedding with positions, blocks, a pooled vector and a classification head.
 
     Texts of a batch are padded with ``pad_id`` on the *right*, since positions count from the first
-    column. No token attends to padding and it has no part in the pooled vector, so it changes no
+    column. No token attends to padding, and the pooled vector does not contain it, so it changes no
     prediction.
 
     Initialisation: see :func:`~glassformer.layers.blocks.initialise`; embeddings are normal such
@@ -149,10 +148,12 @@ class Encoder(nn.Module):
         width = config.hidden_dim
         self.embedding = nn.Embedding(config.vocab_size, width)
         self.positions = make_positions(config.positions, width, config.max_seq_len)
-        self.token_types = nn.Embedding(config.token_types, width) if config.token_types else None
-        self.embedding_norm = (
-            nn.LayerNorm(width, eps=config.norm_eps) if config.embedding_norm else None
-        )
+        self.token_types: nn.Embedding | None = None
+        if config.token_types:
+            self.token_types = nn.Embedding(config.token_types, width)
+        self.embedding_norm: nn.LayerNorm | None = None
+        if config.embedding_norm:
+            self.embedding_norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.layers = nn.ModuleList(
             build_block(
                 width,
@@ -164,18 +165,20 @@ class Encoder(nn.Module):
             )
             for _ in range(config.num_layers)
         )
-        self.final_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
-        if config.num_classes is None:
-            self.classifier = None
-        else:
+        self.final_norm: nn.LayerNorm | None = None
+        if config.final_norm:
+            self.final_norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.classifier: nn.Linear | None = None
+        if config.num_classes is not None:
             self.classifier = nn.Linear(width, config.num_classes)
         self.reset_parameters()
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **options: Any) -> Encoder:
-        """The encoder of a directory or of a model on the Hugging Face hub, such as
-        ``"sentence-transformers/all-MiniLM-L6-v2"``; options are those of
-        :func:`glassformer.checkpoints.bert.load_encoder`.
+        """Load an encoder from a directory or from the Hugging Face hub.
+
+        A model on the hub is named as ``"sentence-transformers/all-MiniLM-L6-v2"``. Options are
+        those of :func:`glassformer.checkpoints.bert.load_encoder`.
         """
         encoder: Encoder = pkgutil.resolve_name("glassformer.checkpoints.bert:load_encoder")(
             source, **options
@@ -188,11 +191,10 @@ class Encoder(nn.Module):
         config = self.config
         initialise(self, {"layers": 2 * config.num_layers})
         if not config.embedding_norm:
-            for table in (
-                self.positions,
-                self.token_types,
-                None if config.scale_embeddings else self.embedding,
-            ):
+            tables = [self.positions, self.token_types]
+            if not config.scale_embeddings:
+                tables.append(self.embedding)
+            for table in tables:
                 if isinstance(table, nn.Embedding):
                     nn.init.normal_(table.weight)
         if self.classifier is not None:
@@ -205,13 +207,13 @@ class Encoder(nn.Module):
         *,
         types: Int[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch num_classes"]:
-        """Scores of the classes, before softmax. Arguments as for :meth:`hidden`."""
+        """Return scores of the classes, before softmax. Arguments are those of :meth:`hidden`."""
         classifier = self.classifier
         if classifier is None:
             raise InputError(
-                "an encoder without a classification head",
-                "num_classes in its configuration",
-                "Build or load it with num_classes, or call hidden() and pool() for vectors.",
+                got="an encoder without a classification head",
+                expected="num_classes in its configuration",
+                fix="Build or load it with num_classes, or call hidden() and pool() for vectors.",
             )
         if real is None:
             real = tokens != self.config.pad_id
@@ -225,7 +227,7 @@ class Encoder(nn.Module):
         *,
         types: Int[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position hidden_dim"]:
-        """The residual stream after the last block (and the final norm, if there is one).
+        """Return the residual stream after the last block and the final norm, if there is one.
 
         Args:
             tokens: Token ids in [0, vocab_size).
@@ -245,14 +247,16 @@ class Encoder(nn.Module):
         hidden: Float[Tensor, "batch position hidden_dim"],
         real: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch hidden_dim"]:
-        """One vector for each text of what :meth:`hidden` returned, as ``config.pooling`` says::
+        """Return one vector for each text from the result of :meth:`hidden`.
+
+        It depends on ``config.pooling``::
 
             mean   sum over real positions of hidden / number of real positions
             max    the maximum of each coordinate over real positions
             cls    hidden of the first position
 
-        All are real when ``real`` is None. A text without any real position gives zeros from the
-        first two.
+        All positions are real when ``real`` is None. A text without any real position gives zeros
+        by ``mean`` and ``max``.
         """
         if self.config.pooling == "cls":
             return hidden[:, 0]
@@ -282,7 +286,10 @@ class Encoder(nn.Module):
                 segment = self.token_types(tokens.new_zeros(1))
             else:
                 segment = look_up(self.token_types, "types", types)
-            added = segment if added is None else added + segment
+            if added is None:
+                added = segment
+            else:
+                added = added + segment
         if added is not None:
             x = x + added
         if self.embedding_norm is not None:

@@ -1,7 +1,6 @@
-"""The encoder-decoder: an encoder reads a source, and a decoder writes a target, attending to the
-encoder's output.
-"""
+"""The encoder-decoder: a decoder writes a target, attending to what an encoder read."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -49,7 +48,7 @@ class EncoderDecoderConfig(Config):
     target_vocab_size: Size | None = None
     """Number of different target tokens; None: as many as source tokens."""
     fields_per_slot: Size = 1
-    """Source tokens per position, each with an embedding of its own; 1: a position is a token."""
+    """Source tokens per position, each with a separate embedding; 1: a position is a token."""
     source_positions: Positions = "none"
     """Kind of position embedding of the source; "none": its order has no effect."""
     target_positions: Positions = "sinusoidal"
@@ -72,29 +71,29 @@ class EncoderDecoderConfig(Config):
     """The padding token of sources and targets."""
 
     def __post_init__(self) -> None:
-        # A part checks itself when it is made.
+        # A part checks its fields when it is created.
         _parts = (self.attention, self.network, self.norms)
         smaller_vocab = min(self.vocab_size, self.target_vocab)
         if self.pad_id >= smaller_vocab:
             raise InputError(
                 got=f"pad_id = {self.pad_id}",
                 expected=f"a number below {smaller_vocab}, a token of both vocabularies",
-                fix="Reserve one token for padding.",
+                fix="Reserve a token of both vocabularies for padding.",
             )
 
     @property
     def attention(self) -> Attention:
-        """Every attention of every block."""
+        """Attentions of every block."""
         return Attention.sharing(self.hidden_dim, self.num_heads)
 
     @property
     def network(self) -> FeedForward:
-        """The feed-forward network of every block."""
+        """Feed-forward network of every block."""
         return FeedForward(self.ff_dim, self.activation, dropout=self.dropout)
 
     @property
     def norms(self) -> Norms:
-        """The norms of every block."""
+        """Norms of every block."""
         return Norms(self.norm_eps, "layer", "before" if self.norm_first else "sum")
 
     @property
@@ -107,12 +106,12 @@ class EncoderDecoderConfig(Config):
 
 @dataclass(frozen=True, eq=False)
 class DecodingCache:
-    """Keys and values kept between decoding steps; made by :meth:`EncoderDecoder.new_cache`.
+    """Keys and values cached between decoding steps; see :meth:`EncoderDecoder.new_cache`.
 
     Args:
-        memory: The memory that it was made for.
-        read: The memory's keys and values in each layer's cross-attention.
-        own: The keys and values of the target so far.
+        memory: The memory that the cache belongs to.
+        read: Keys and values of the memory in each layer's cross-attention.
+        own: Keys and values of the target so far.
     """
 
     memory: Float[Tensor, "batch source hidden_dim"]
@@ -128,19 +127,18 @@ class DecodingCache:
 class EncoderDecoder(nn.Module):
     """An encoder-decoder transformer. With source tokens s, target tokens t and positions p::
 
-        memory = encoder blocks of   sum_f tables[f][s[:, f]] * sqrt(hidden_dim) + positions
-        logits = output(decoder blocks of   table[t] * sqrt(hidden_dim) + positions, reading the
-        memory)
+        memory = encoder(sum_f tables[f][s[:, f]] * sqrt(hidden_dim) + p)
+        logits = output(decoder(table[t] * sqrt(hidden_dim) + p, memory))
 
-    The source is ``[batch, position]``, or, with ``fields_per_slot`` = f > 1, ``[batch, slot, f]``:
-    a slot is one position, embedded as the sum of its fields, each from a table of its own, so that
-    [a, b] and [b, a] differ. Without
-    source positions the source is a set: apart from rounding, its order changes no logit.
+    The source is ``[batch, position]``, or, with ``fields_per_slot`` = f > 1, ``[batch, slot, f]``.
+    A slot is one position, embedded as the sum of its fields. Each field has its own table, so that
+    [a, b] and [b, a] differ. Without source positions the source is a set: apart from rounding, its
+    order changes no logit.
 
-    Without a mask, padding is what equals ``pad_id`` (a slot: in all its fields); nothing attends
-    to it. Targets are padded on the right. A source of padding alone is allowed: the
+    Without a mask, padding is every token ``pad_id``, and every slot of such tokens alone. Nothing
+    attends to it. Targets are padded on the right. A source of padding alone is allowed: the
     cross-attention then adds its output bias only, so the logits are finite. A source without any
-    position is not.
+    position is refused.
 
     Initialisation: see :func:`~glassformer.layers.blocks.initialise`; embeddings are normal such
     that they enter the residual stream with a size of about 1; the output projection is normal with
@@ -167,7 +165,9 @@ class EncoderDecoder(nn.Module):
             build_block(*parts, causal=False, dropout=config.dropout)
             for _ in range(config.num_encoder_layers)
         )
-        self.encoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
+        self.encoder_norm: nn.LayerNorm | None = None
+        if config.final_norm:
+            self.encoder_norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.target_embedding = nn.Embedding(config.target_vocab, width)
         self.target_positions = make_positions(
             config.target_positions, width, config.max_target_len
@@ -176,7 +176,9 @@ class EncoderDecoder(nn.Module):
             build_block(*parts, cross=True, dropout=config.dropout)
             for _ in range(config.num_decoder_layers)
         )
-        self.decoder_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.final_norm else None
+        self.decoder_norm: nn.LayerNorm | None = None
+        if config.final_norm:
+            self.decoder_norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.output = nn.Linear(width, config.target_vocab)
         self.reset_parameters()
 
@@ -211,8 +213,9 @@ class EncoderDecoder(nn.Module):
         source_real: Bool[Tensor, "batch source"] | None = None,
         target_real: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position vocab"]:
-        """Logits of the token after each position of the target. Arguments as for :meth:`encode`
-        and :meth:`decode`.
+        """Return the logits of the token after each position of the target.
+
+        Arguments are those of :meth:`encode` and :meth:`decode`.
         """
         if source_real is None:
             source_real = self.real_source(source)
@@ -221,17 +224,18 @@ class EncoderDecoder(nn.Module):
     def real_source(
         self, source: Int[Tensor, "batch source *field"]
     ) -> Bool[Tensor, "batch source"]:
-        """Where a source is not padding: ``source != pad_id``, for a slot in any of its fields."""
+        """Return where a source is no padding: ``source != pad_id``, for a slot in any field."""
         real = source != self.config.pad_id
-        return real if source.dim() == 2 else real.any(-1)
+        if source.dim() == 2:
+            return real
+        return real.any(-1)
 
     def encode(
         self,
         source: Int[Tensor, "batch source *field"],
         source_real: Bool[Tensor, "batch source"] | None = None,
     ) -> Float[Tensor, "batch source hidden_dim"]:
-        """The memory: the encoder's residual stream after its last block (and the final norm, if
-        there is one).
+        """Return the memory: the encoder's residual stream after its last block and its final norm.
 
         Args:
             source: Tokens in [0, vocab_size): ``[batch, position]``, or ``[batch, slot, field]``
@@ -239,21 +243,12 @@ class EncoderDecoder(nn.Module):
             source_real: True where a position is real; :meth:`real_source` when None. The memory at
                 other positions is meaningless.
         """
-        config = self.config
         self._check_source(source, source_real)
-        seen = unless_all(self.real_source(source) if source_real is None else source_real)
-        if config.fields_per_slot > 1:
-            fields = source.unbind(-1)
-        else:
-            fields = (source,)
-        x: Tensor | None = None
-        for table, tokens in zip(self.source_embeddings, fields, strict=True):
-            assert isinstance(table, nn.Embedding)
-            rows = look_up(table, "source tokens", tokens)
-            x = rows if x is None else x + rows
-        assert x is not None  # there is a field
-        x = self._embedded(x, self.source_positions, 0)
-        return run_stack(self.encoder_layers, self.encoder_norm, x, key_padding=seen)
+        if source_real is None:
+            source_real = self.real_source(source)
+        x = self._embedded(self._sum_of_fields(source), self.source_positions, 0)
+        key_padding = unless_all(source_real)
+        return run_stack(self.encoder_layers, self.encoder_norm, x, key_padding=key_padding)
 
     def decode(
         self,
@@ -263,13 +258,13 @@ class EncoderDecoder(nn.Module):
         target_real: Bool[Tensor, "batch position"] | None = None,
         cache: DecodingCache | None = None,
     ) -> Float[Tensor, "batch position vocab"]:
-        """Logits of the token after each position of the target.
+        """Return the logits of the token after each position of the target.
 
         Args:
             target: Tokens in [0, target_vocab), which begin with a start token.
-            memory: What :meth:`encode` returned.
-            source_real: True where a position of the memory is real; **all are** when None: pass
-                what :meth:`encode` was given, or :meth:`real_source`.
+            memory: Result of :meth:`encode`.
+            source_real: True where a position of the memory is real; **all are** when None. Pass
+                the mask that :meth:`encode` got, or :meth:`real_source`.
             target_real: True where a token is real; ``target != pad_id`` when None.
             cache: Earlier positions of the same targets; these tokens continue them and are added
                 to it.
@@ -287,24 +282,30 @@ class EncoderDecoder(nn.Module):
         )
         self._check_memory(memory, source_real, target, cache)
         batch, length = target.shape
-        seen = unless_all(target != config.pad_id if target_real is None else target_real)
+        if target_real is None:
+            target_real = target != config.pad_id
+        key_padding = unless_all(target_real)
         if source_real is None:
             memory_padding = None
         else:
             memory_padding = unless_all(source_real)
-        x = self._embedded(
-            look_up(self.target_embedding, "target tokens", target), self.target_positions, start
-        )
+        rows = look_up(self.target_embedding, "target tokens", target)
+        x = self._embedded(rows, self.target_positions, start)
+        caches: Sequence[LayerCache] | None = None
+        memories: Sequence[Tensor | KeysAndValues] = [memory] * len(self.decoder_layers)
+        if cache is not None:
+            caches = cache.own.layers
+            memories = cache.read
         with nullcontext() if cache is None else cache.own.adding():
             if cache is not None:
-                seen = cache.own.begin(batch, length, seen)
+                key_padding = cache.own.begin(batch, length, key_padding)
             x = run_stack(
                 self.decoder_layers,
                 self.decoder_norm,
                 x,
-                key_padding=seen,
-                caches=None if cache is None else cache.own.layers,
-                memories=[memory] * len(self.decoder_layers) if cache is None else cache.read,
+                key_padding=key_padding,
+                caches=caches,
+                memories=memories,
                 memory_padding=memory_padding,
             )
         return self.output(x)
@@ -312,35 +313,51 @@ class EncoderDecoder(nn.Module):
     def new_cache(
         self, memory: Float[Tensor, "batch source hidden_dim"], max_target_len: int | None = None
     ) -> DecodingCache:
-        """An empty cache for the targets of ``memory``, of up to ``max_target_len`` tokens (None:
-        the model's).
+        """Return an empty cache for the targets of ``memory``, of up to ``max_target_len`` tokens.
 
-        The memory's keys and values are computed here, once for all steps.
+        ``max_target_len`` is the model's when None. The memory's keys and values are computed here,
+        once for all steps.
         """
         config = self.config
         if max_target_len is None:
-            length = config.max_target_len
-        else:
-            length = max_target_len
-        if length > config.max_target_len:
+            max_target_len = config.max_target_len
+        if max_target_len > config.max_target_len:
             raise InputError(
-                got=f"a cache of max_target_len = {length}",
+                got=f"a cache of max_target_len = {max_target_len}",
                 expected=f"at most the model's {config.max_target_len}",
                 fix="Make the model with a larger max_target_len.",
             )
         layers: list[LayerCache] = []
-        of_memory: list[KeysAndValues] = []
+        memory_keys_and_values: list[KeysAndValues] = []
         for block in self.decoder_layers:
             assert isinstance(block, Block)
             assert block.cross_attention is not None
-            of_memory.append(block.cross_attention.keys_and_values(memory))
+            memory_keys_and_values.append(block.cross_attention.keys_and_values(memory))
             heads = block.self_attention.num_kv_heads
             head_dim = block.self_attention.head_dim
-            sizes = (len(memory), heads, head_dim, length)
+            sizes = (len(memory), heads, head_dim, max_target_len)
             layers.append(LayerCache(*sizes, dtype=memory.dtype, device=memory.device))
-        return DecodingCache(memory, tuple(of_memory), Cache(layers))
+        return DecodingCache(memory, tuple(memory_keys_and_values), Cache(layers))
+
+    def _sum_of_fields(self, source: Tensor) -> Tensor:
+        """Return the sum of each position's embedded fields."""
+        if self.config.fields_per_slot > 1:
+            fields = source.unbind(-1)
+        else:
+            fields = (source,)
+        total: Tensor | None = None
+        for table, tokens in zip(self.source_embeddings, fields, strict=True):
+            assert isinstance(table, nn.Embedding)
+            rows = look_up(table, "source tokens", tokens)
+            if total is None:
+                total = rows
+            else:
+                total = total + rows
+        assert total is not None  # there is a field
+        return total
 
     def _embedded(self, x: Tensor, positions: nn.Module | None, start: int) -> Tensor:
+        """Return embedded tokens with scale, positions and dropout."""
         if self.config.scale_embeddings:
             x = x * self.config.hidden_dim**0.5
         if isinstance(positions, nn.Embedding):
@@ -355,15 +372,15 @@ class EncoderDecoder(nn.Module):
         fields = self.config.fields_per_slot
         if fields > 1 and not (source.dim() == 3 and source.shape[2] == fields):
             raise InputError(
-                f"source of shape {list(source.shape)}",
-                f"[batch, slot, {fields}], as fields_per_slot = {fields}",
-                "Give every slot all its fields, pad_id for what is missing.",
+                got=f"source of shape {list(source.shape)}",
+                expected=f"[batch, slot, {fields}], as fields_per_slot = {fields}",
+                fix="Give every slot all its fields, pad_id for missing ones.",
             )
-        places = source if fields == 1 else source[..., 0]
-        length = self.config.max_source_len
+        if fields > 1:
+            source = source[..., 0]
         check_tokens(
-            places,
-            length,
+            source,
+            self.config.max_source_len,
             name="source",
             limit="max_source_len",
             real=source_real,
@@ -380,9 +397,12 @@ class EncoderDecoder(nn.Module):
         width = self.config.hidden_dim
         if memory.dim() != 3 or memory.shape[0] != target.shape[0] or memory.shape[2] != width:
             raise InputError(
-                f"memory of shape {list(memory.shape)} for a target of shape {list(target.shape)}",
-                f"[{target.shape[0]}, position, hidden_dim = {width}]",
-                "Pass what encode() returned for as many sources as there are targets.",
+                got=(
+                    f"memory of shape {list(memory.shape)} for a target of shape "
+                    f"{list(target.shape)}"
+                ),
+                expected=f"[{target.shape[0]}, position, hidden_dim = {width}]",
+                fix="Pass the result of encode() for as many sources as there are targets.",
             )
         if source_real is not None:
             check_real("source_real", source_real, memory[..., 0])

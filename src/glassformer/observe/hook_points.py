@@ -17,7 +17,6 @@ from glassformer.kernels.dispatch import autocast_dtype
 from glassformer.layers.blocks import Block, is_hooked
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.grouped_query import GroupedQueryAttention
-from glassformer.layers.quantized.packed_experts import PackedMixture
 from glassformer.observe.captured import AXES
 from glassformer.observe.site_names import meant_site
 
@@ -331,7 +330,7 @@ def _points_of_block(name: str, block: Block, layer: int, source: bool) -> Itera
         reads=ffn,
         down_proj=down if isinstance(down, nn.Module) else None,  # of experts one tensor for all
     )
-    if isinstance(ffn, MixtureOfExperts | PackedMixture):
+    if isinstance(ffn, MixtureOfExperts):
         yield MixturePoint(
             name=ffn_name,
             module=ffn,
@@ -576,7 +575,7 @@ def _layers_of(layers: Selection, point: HookPoint, there: Sequence[HookPoint]) 
     return select("layers", layers, counts[point.source])
 
 
-def _route(module: MixtureOfExperts | PackedMixture, x: Tensor) -> Routed:
+def _route(module: MixtureOfExperts, x: Tensor) -> Routed:
     if is_hooked(module.router):
         raise InputError(
             got=f"a {type(module).__name__} whose router has hooks",
@@ -591,7 +590,7 @@ def _route(module: MixtureOfExperts | PackedMixture, x: Tensor) -> Routed:
     )
 
 
-def _expert_outputs(module: MixtureOfExperts | PackedMixture, x: Tensor, choices: Tensor) -> Tensor:
+def _expert_outputs(module: MixtureOfExperts, x: Tensor, choices: Tensor) -> Tensor:
     return one_by_one(module.mix, x.to(autocast_dtype(x)), choices)  # as the mixture itself does
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from glassformer.kernels import mxfp4 as kernel_module
-from glassformer.kernels.mxfp4 import PackedExperts
+from glassformer.kernels.mxfp4 import Mxfp4Experts
 from glassformer.kernels.options import Clamp
 from glassformer.layers.experts import MixtureOfExperts
 from glassformer.layers.quantized import mxfp4
@@ -129,8 +129,8 @@ def test_the_path_of_one_token_on_other_devices(bias: bool, clamp: Clamp | None)
     x = torch.randn(1, 64)
     with torch.no_grad():
         weights, indices, _ = mixture.router.choose(x)
-        tensors = {name: getattr(mixture, name) for name in PackedExperts._fields}
-        got = kernel_module._mix_one_token(PackedExperts(**tensors), x, weights[0], indices[0])
+        tensors = {name: getattr(mixture, name) for name in Mxfp4Experts._fields}
+        got = kernel_module._mix_one_token(Mxfp4Experts(**tensors), x, weights[0], indices[0])
         torch.testing.assert_close(got, mixture(x), rtol=1e-5, atol=1e-4)
 
 

@@ -3,11 +3,11 @@
 Each source is compiled for the best instruction set of this processor, with ``LEVEL`` as its number
 in :data:`LEVELS`; the compiler's own macros (``__AVX2__``) say which instructions it may use.
 ``EXPORT`` of ``native.h`` gives functions a name for each level, so that tests compile several into
-one library. Sources use no template of the standard library and
-no inline function with external linkage: of several levels' copies the linker would keep one.
+one library. Sources use no template of the standard library and no inline function with external
+linkage: the linker would keep one copy for all levels.
 
-Not by torch.utils.cpp_extension: it needs ninja, loads from a folder that other users may write to,
-and after a build that was killed waits for its lock forever.
+torch.utils.cpp_extension is not used: it needs ninja, loads from a folder that other users may
+write to, and waits forever for the lock of a build that was killed.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,8 +55,7 @@ _COMPILERS = ("c++", "g++", "clang++")
 
 
 def best_level() -> int:
-    """The number in :data:`LEVELS` of the best instruction set of this processor that torch uses
-    too.
+    """Return the number in :data:`LEVELS` of this processor's best instruction set that torch uses.
 
     ``ATEN_CPU_CAPABILITY``, torch's variable for it, may lower it: ``avx2`` or ``default``.
     """
@@ -67,9 +66,9 @@ def best_level() -> int:
         return 1
     if not (torch.cpu._is_avx512_bf16_supported() and torch.cpu._is_vnni_supported()):
         return 2
-    return (
-        4 if torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx() else 3
-    )  # asks the system for its registers
+    # _init_amx asks the system for the registers.
+    has_amx = torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
+    return 4 if has_amx else 3
 
 
 COMPILED: tuple[int, ...] = (best_level(),)
@@ -79,13 +78,15 @@ PREBUILT = FOLDER / "prebuilt.so"
 
 
 class Function(NamedTuple):
-    """What a function of the library takes: tensors, numbers, then what the gate adds."""
+    """The arguments of a function of the library: tensors, then numbers, then strides."""
 
     dtypes: tuple[torch.dtype, ...]
-    """Of the tensors."""
+    """Dtypes of the tensors."""
     sizes: Callable[..., Sequence[int | tuple[int, ...]]]
-    """Of the numbers: how many numbers each tensor holds, contiguous; or its shape, if only its
-    last axis has to be.
+    """``sizes(*numbers)`` returns the size of each tensor.
+
+    The size of a contiguous tensor is how many numbers it holds. If only its last axis has to be
+    contiguous, the size is its shape.
     """
 
 
@@ -94,31 +95,38 @@ FUNCTIONS: dict[str, Function] = {}
 _DTYPES = {"f": torch.float32, "h": torch.bfloat16, "l": torch.int64}
 _DTYPES |= {"b": torch.uint8, "?": torch.bool}
 _OUT_OF_MEMORY = 1  # a result in native.h
-_KEPT = 90 * 86400  # seconds for which libraries of former versions stay
+_KEPT = 90 * 86400  # seconds after which libraries of former versions are deleted
 
 
 def declare(name: str, letters: str, sizes: Callable[..., Sequence[int | tuple[int, ...]]]) -> None:
-    """Say what ``EXPORT(name)`` takes, beside where it is called.
+    """Declare the arguments of ``EXPORT(name)``, next to where it is called.
 
     Args:
-        name: Its name; with a ``T`` in ``letters`` there are two, ``name_float32`` and
+        name: Its name; with a ``T`` in ``letters`` there are two functions, ``name_float32`` and
             ``name_bfloat16``.
         letters: The tensors' dtypes: ``f`` float32, ``h`` bfloat16, ``T`` either, ``l`` int64,
             ``b`` uint8, ``?`` bool.
-        sizes: :attr:`Function.sizes`; -1 for what fits nothing.
+        sizes: :attr:`Function.sizes`; a size of -1 refuses every tensor.
     """
-    both = {f"{name}_float32": "f", f"{name}_bfloat16": "h"}
-    for each, letter in (both if "T" in letters else {name: ""}).items():
-        FUNCTIONS[each] = Function(
-            tuple(_DTYPES[letter if found == "T" else found] for found in letters), sizes
-        )
+    variants = {name: letters}
+    if "T" in letters:
+        variants = {
+            f"{name}_float32": letters.replace("T", "f"),
+            f"{name}_bfloat16": letters.replace("T", "h"),
+        }
+    for full_name, dtypes in variants.items():
+        FUNCTIONS[full_name] = Function(tuple(_DTYPES[letter] for letter in dtypes), sizes)
 
 
 def address(tensor: Tensor, dtype: torch.dtype, size: int | tuple[int, ...]) -> int:
-    """Where the numbers of a tensor are in memory, once it is what C++ takes it for: every address
-    comes from here.
+    """Return the address of a tensor's numbers, after checking dtype, device and size.
 
-    ``size`` is as in :attr:`Function.sizes`.
+    C++ gets every address from here, or from :meth:`Library.call`, which checks the same.
+
+    Args:
+        tensor: The tensor, which must stay alive.
+        dtype: The dtype it must have.
+        size: The size it must have, as in :attr:`Function.sizes`.
     """
     if type(size) is int:
         fits = tensor.numel() == size and tensor.is_contiguous()
@@ -131,151 +139,180 @@ def address(tensor: Tensor, dtype: torch.dtype, size: int | tuple[int, ...]) -> 
         else:
             expected = f"shape {size}"
         raise InputError(
-            f"a tensor of shape {shape}, {tensor.dtype} on {tensor.device}, strides "
-            f"{tensor.stride()}",
-            f"{expected}, of {dtype} on the CPU",
-            "Move the module and its input to one device, and give its weights the shapes that it "
-            "was built with.",
+            got=(
+                f"a tensor of shape {shape}, {tensor.dtype} on {tensor.device}, strides "
+                f"{tensor.stride()}"
+            ),
+            expected=f"{expected}, of {dtype} on the CPU",
+            fix=(
+                "Move the module and its input to one device, and give its weights the shapes that "
+                "it was built with."
+            ),
         )
     return tensor.data_ptr()
 
 
 def addresses(tensors: Iterable[Tensor]) -> list[int]:
-    """Where tensors that :func:`address` has looked at are by now."""
+    """Return the present addresses of tensors that :func:`address` has checked."""
     return [*map(Tensor.data_ptr, tensors)]
 
 
 @dataclass(frozen=True)
 class Library:
-    """The compiled functions, and which of :data:`LEVELS` a call uses."""
+    """The compiled functions, and the number of :data:`LEVELS` that a call uses."""
 
     code: ctypes.CDLL
     level: int
     functions: dict[tuple[int, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Call a declared function: the one gate between Python and C++, which receives addresses
-        only.
+        """Call a declared function. All calls from Python to C++ pass through this method.
 
-        It gets the addresses of its tensors, integers of 64 bits, floats as ``double``, and last
-        the strides of tensors that have a shape, but for their last one. The result is what the
-        function returns: 0 if all is well.
+        The function gets the addresses of its tensors, integers of 64 bits, floats as ``double``,
+        and last the strides of tensors whose size is a shape, without the last stride. The result
+        is what the function returns: 0 if it succeeded.
 
         Args:
-            name: One of :data:`FUNCTIONS`.
+            name: A name in :data:`FUNCTIONS`.
             arguments: Its tensors, each checked as by :func:`address`, then its numbers.
         """
-        found = self.functions.get((self.level, name))
-        count, dtypes, sizes, function = self._declared(name, arguments) if found is None else found
+        declared = self.functions.get((self.level, name))
+        if declared is None:
+            declared = self._declared(name, arguments)
+        count, dtypes, sizes, function = declared
         numbers = arguments[count:]
-        given: list[int] = []
+        pointers: list[int] = []
         strides: tuple[int, ...] = ()
         for tensor, dtype, size in zip(arguments, dtypes, sizes(*numbers), strict=False):
-            if (
-                tensor.dtype is not dtype or not tensor.is_cpu
-            ):  # all this is what address() does, without a call
+            # The checks of address(), which is called only where one fails, to raise the error.
+            if tensor.dtype is not dtype or not tensor.is_cpu:
                 address(tensor, dtype, size)
             if not (tensor.numel() == size and tensor.is_contiguous()):
                 if tensor.shape != size or tensor.stride(-1) != 1:
                     address(tensor, dtype, size)
                 strides += tensor.stride()[:-1]
-            given.append(tensor.data_ptr())
-        result: int = function(*given, *numbers, *strides)
+            pointers.append(tensor.data_ptr())
+        result: int = function(*pointers, *numbers, *strides)
         if result == _OUT_OF_MEMORY:
             raise MemoryError(f"not enough memory to work in: {name}{numbers}")
         return result
 
     def _declared(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What a call needs of a function, looked up once: converting by declared types is three
-        times as fast.
+        """Look up what a call needs of a function: number of tensors, dtypes, sizes, the function.
+
+        Declared types make the conversion of arguments three times as fast.
         """
         dtypes, sizes = FUNCTIONS[name]
         numbers = arguments[len(dtypes) :]
         count = len(dtypes)
         strides = sum(len(size) - 1 for size in sizes(*numbers) if isinstance(size, tuple))
         function = getattr(self.code, f"glassformer_{name}_{self.level}")
-        types = [ctypes.c_double if isinstance(each, float) else ctypes.c_int64 for each in numbers]
+        types = [
+            ctypes.c_double if isinstance(number, float) else ctypes.c_int64 for number in numbers
+        ]
         function.argtypes = [ctypes.c_void_p] * count + types + [ctypes.c_int64] * strides
-        found = self.functions[self.level, name] = count, dtypes, sizes, function
-        return found
+        declared = (count, dtypes, sizes, function)
+        self.functions[self.level, name] = declared
+        return declared
 
 
 def library() -> Library | None:
-    """The library, compiled on first use; None if it is disabled, or cannot be compiled or loaded.
-    Warns once why.
+    """Return the library, compiled on first use.
 
-    A wheel of this platform brings it along. Otherwise it is compiled, and cached in the folder
+    The result is None if the library is disabled, or cannot be compiled or loaded; a warning says
+    once why.
+
+    A wheel of this platform contains it. Otherwise it is compiled, and cached in the folder
     ``glassformer`` of ``$TORCH_EXTENSIONS_DIR`` or of the user's cache. Compiling takes some
     seconds and needs a C++ compiler: ``$CXX``, otherwise ``c++``, ``g++`` or ``clang++``. Machines
-    with other instruction sets, which may share the folder, compile a library of their own.
+    with other instruction sets may share the folder, and compile libraries of their own.
 
     A library runs with the rights of its user. Therefore it is loaded only from a folder that
     belongs to this user and is closed to others, and only if the hash in its name is that of its
     content. If there is no such folder, each process compiles a library of its own.
     """
-    found, problem = look()
+    loaded, problem = look()
     if problem:
         _warn_once(problem)
-    return found
+    return loaded
 
 
 @functools.cache
 def look() -> tuple[Library | None, str]:
-    """The same library, and in place of the warning its text: what is wrong and what to change, or
-    an empty string.
+    """Return what :func:`library` returns, and the text of its warning, or an empty string.
+
+    The text says what is wrong and what to change.
     """
     if os.environ.get(SWITCH, "0") not in ("", "0"):
         return None, _slow(f"{SWITCH} is set", f"Unset {SWITCH} before the first use to have it.")
     if os.name == "nt":
         return None, _slow("there is none for Windows", "Use Linux or macOS.")
     if PREBUILT.exists():
-        with suppress(
-            OSError
-        ):  # a C library that is too old, or a torch without this OpenMP: compile one here
-            folder = Path(torch.__file__).parent
-            for openmp in (
-                *folder.glob("lib/libgomp*"),
-                *folder.parent.glob("torch.libs/libgomp*"),
-            ):
-                ctypes.CDLL(
-                    str(openmp), ctypes.RTLD_GLOBAL
-                )  # torch's own, so that there is one in the process
-            return _load(PREBUILT), ""
-    problem = ""
+        # With a C library that is too old, or a torch without this OpenMP, one is compiled here.
+        with suppress(OSError):
+            return _load_prebuilt(), ""
+    return _cached_or_compiled()
+
+
+def _load_prebuilt() -> Library:
+    """Load the library of a wheel, with torch's OpenMP, so that the process has one OpenMP."""
+    folder = Path(torch.__file__).parent
+    for openmp in (*folder.glob("lib/libgomp*"), *folder.parent.glob("torch.libs/libgomp*")):
+        ctypes.CDLL(str(openmp), ctypes.RTLD_GLOBAL)
+    return _load(PREBUILT)
+
+
+def _cached_or_compiled() -> tuple[Library | None, str]:
+    """Return the library from the cache, or a newly compiled one, as :func:`look` does."""
     stem = _stem()
-    with ExitStack() as stack:
-        try:
-            folder = _private_folder()
-            library = _cached(folder, stem)
-            if library is None and not os.access(folder, os.W_OK):
-                raise PermissionError(f"{folder} is read-only")
-        except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-            fix = "Set TORCH_EXTENSIONS_DIR to a folder of yours."
-            library = None
-            temporary = tempfile.TemporaryDirectory
-            try:  # a loaded library stays in memory when its folder is removed
-                folder = Path(
-                    stack.enter_context(
-                        temporary(prefix="glassformer_", ignore_cleanup_errors=True)
-                    )
-                )
-            except OSError:
-                return None, _slow(f"no folder can hold it ({first_line(error)})", fix)
-            problem = f"The C++ library cannot be cached, so each process compiles it: {first_line(error)}. {fix}"
-        try:
-            library = library or _compile(folder, stem)
-        except Exception as error:
-            fix = "Install a C++ compiler, set CXX to yours, or make room on the disk."
-            return None, _slow(f"it cannot be compiled ({first_line(error)})", fix)
-        try:
-            return _load(library), problem
-        except Exception as error:
-            fix = f"Set TORCH_EXTENSIONS_DIR to a folder from which programs may run, or delete {library}."
-            return None, _slow(f"it cannot be loaded ({first_line(error)})", fix)
+    try:
+        folder = _private_folder()
+        library = _cached(folder, stem)
+        if library is None and not os.access(folder, os.W_OK):
+            raise PermissionError(f"{folder} is read-only")
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        return _compiled_without_cache(stem, first_line(error))
+    return _compiled_and_loaded(folder, stem, library)
+
+
+def _compiled_without_cache(stem: str, reason: str) -> tuple[Library | None, str]:
+    """Compile the library for this process alone, because of ``reason``."""
+    fix = "Set TORCH_EXTENSIONS_DIR to a folder of yours."
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="glassformer_", ignore_cleanup_errors=True)
+    except OSError:
+        return None, _slow(f"no folder can hold it ({reason})", fix)
+    with temporary as folder:  # a loaded library stays in memory when its folder is removed
+        library, problem = _compiled_and_loaded(Path(folder), stem, None)
+    if library is not None:
+        problem = f"The C++ library cannot be cached, so each process compiles it: {reason}. {fix}"
+    return library, problem
+
+
+def _compiled_and_loaded(
+    folder: Path, stem: str, library: Path | None
+) -> tuple[Library | None, str]:
+    """Load ``library``, or compile it in ``folder`` if it is None."""
+    try:
+        library = library or _compile(folder, stem)
+    except Exception as error:
+        fix = "Install a C++ compiler, set CXX to yours, or make room on the disk."
+        return None, _slow(f"it cannot be compiled ({first_line(error)})", fix)
+    try:
+        return _load(library), ""
+    except Exception as error:
+        fix = (
+            "Set TORCH_EXTENSIONS_DIR to a folder from which programs may run, or delete "
+            f"{library}."
+        )
+        return None, _slow(f"it cannot be loaded ({first_line(error)})", fix)
 
 
 def _slow(reason: str, fix: str) -> str:
-    return f"Running without the C++ library, which is slower (many times with packed experts): {reason}. {fix}"
+    return (
+        "Running without the C++ library, which is slower (many times with packed experts): "
+        f"{reason}. {fix}"
+    )
 
 
 @functools.cache
@@ -291,8 +328,10 @@ def _warn_once(problem: str) -> None:
 
 
 def _private_folder() -> Path:
-    """The folder of libraries, made if it is missing; OSError if other users could put a library
-    there.
+    """Return the folder of libraries, and create it if it is missing.
+
+    Raises:
+        OSError: Other users could put a library there.
     """
     base = (
         os.environ.get("TORCH_EXTENSIONS_DIR")
@@ -301,15 +340,18 @@ def _private_folder() -> Path:
     )
     folder = Path(base).absolute() / "glassformer"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(f"{folder} is a link, belongs to another user or is open to others")
     return folder
 
 
 def _stem() -> str:
-    """Different for each source, system and C library: different machines may share a home."""
-    sources = (each.read_text(encoding="utf-8") for each in sorted(FOLDER.glob("*.[ch]*")))
+    """Return the beginning of a library's name, which depends on sources, system and C library.
+
+    Different machines may share a home.
+    """
+    sources = (source.read_text(encoding="utf-8") for source in sorted(FOLDER.glob("*.[ch]*")))
     parts = (
         *sources,
         str(COMPILED),
@@ -326,29 +368,25 @@ def _hashed(stem: str, library: Path) -> str:
 
 
 def _cached(folder: Path, stem: str) -> Path | None:
-    """A complete library; loading a truncated one would end the process."""
-    return next(
-        (each for each in folder.glob(f"{stem}-*.so") if each.name == _hashed(stem, each)), None
-    )
+    """Return a library that is complete; to load a truncated one would end the process."""
+    for library in folder.glob(f"{stem}-*.so"):
+        if library.name == _hashed(stem, library):
+            return library
+    return None
 
 
 def _compile(folder: Path, stem: str) -> Path:
-    """Compile in a folder of its own and rename, so that no process sees half a library; one line
-    tells of it.
+    """Compile in a new folder and rename the library, so that no process sees half of it.
+
+    A line on standard error says so.
     """
-    for old in (
-        *folder.glob("native-*.so"),
-        *folder.glob("build-*"),
-    ):  # of former versions, and of killed processes
-        with suppress(OSError):
-            if time.time() - old.lstat().st_mtime > _KEPT:
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+    _delete_old(folder)
     begun = time.monotonic()
     compiler = _compiler()
-    told = (
+    message = (
         "glassformer: compiling its C++ library, once for this user; this takes up to a minute ..."
     )
-    print(told, end="", file=sys.stderr, flush=True)
+    print(message, end="", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(
         dir=folder, prefix="build-", ignore_cleanup_errors=True
     ) as build:
@@ -366,8 +404,20 @@ def _compile(folder: Path, stem: str) -> Path:
             print(f" {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
 
 
+def _delete_old(folder: Path) -> None:
+    """Delete libraries of former versions, and folders of builds that were killed."""
+    for old in (*folder.glob("native-*.so"), *folder.glob("build-*")):
+        with suppress(OSError):
+            if time.time() - old.lstat().st_mtime <= _KEPT:
+                continue
+            if old.is_dir():
+                shutil.rmtree(old)
+            else:
+                old.unlink()
+
+
 def prebuild(library: Path) -> None:
-    """Compile what a wheel brings along: every level of this platform, with OpenMP left to torch."""
+    """Compile the library of a wheel: every level of this platform, with OpenMP left to torch."""
     _run_compiler(_compiler(), library, range(len(_LEVEL_FLAGS)), _THREADING[0], ())
 
 
@@ -387,17 +437,17 @@ def _run_compiler(
     threading: Sequence[str],
     linking: Sequence[str],
 ) -> None:
-    """Every source at its levels, as many at a time as there are processors; then the library of
-    all.
+    """Compile every source at every level, and link the library.
 
-    A compiler that knows no AMX, as before GCC 11 and clang 12, compiles the level before it.
+    As many sources are compiled at a time as there are processors. A compiler without AMX, as
+    before GCC 11 and clang 12, compiles the level before it.
     """
     amx = LEVELS.index("AMX")
-    wanted = {*levels}
+    remaining = {*levels}
     while True:
         commands = []
         for source in sorted(FOLDER.glob("*.cpp")):
-            for level in sorted(wanted):
+            for level in sorted(remaining):
                 output = ["-c", str(source), "-o", f"{library}-{source.stem}-{level}.o"]
                 flags = (*threading, *_FLAGS, *_LEVEL_FLAGS[level], f"-DLEVEL={level}")
                 commands.append([*compiler, *flags, *output])
@@ -406,30 +456,28 @@ def _run_compiler(
                 list(pool.map(_run, commands))
             break
         except RuntimeError:
-            if amx not in wanted:
+            if amx not in remaining:
                 raise
-            wanted = wanted - {amx} | {amx - 1}
-    _run(
-        [*compiler, *linking, "-shared", *(command[-1] for command in commands), "-o", str(library)]
-    )
+            remaining = remaining - {amx} | {amx - 1}
+    objects = [command[-1] for command in commands]
+    _run([*compiler, *linking, "-shared", *objects, "-o", str(library)])
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
     )
-    if done.returncode != 0:
-        lines = [*(done.stdout + done.stderr).strip().splitlines(), f"exit code {done.returncode}"]
-        raise RuntimeError(
-            f"{command[0]}: {next((line for line in lines if 'error' in line), lines[0])}"
-        )
+    if process.returncode != 0:
+        lines = (process.stdout + process.stderr).strip().splitlines()
+        lines.append(f"exit code {process.returncode}")
+        message = next((line for line in lines if "error" in line), lines[0])
+        raise RuntimeError(f"{command[0]}: {message}")
 
 
 def _load(library: Path) -> Library:
     code = ctypes.CDLL(str(library))
-    found = (
-        level
-        for level in range(max(COMPILED), 0, -1)
-        if hasattr(code, f"glassformer_some_rows_{level}")
-    )
-    return Library(code, next(found, 0))
+    best = 0
+    for level in range(1, max(COMPILED) + 1):
+        if hasattr(code, f"glassformer_some_rows_{level}"):
+            best = level
+    return Library(code, best)

@@ -1,8 +1,9 @@
 // Attention in float32, causal, windowed or to all keys, with grouped heads and sinks; forward and backward.
 //
-// Scores are [key, query]: vectors lie along queries, so that nothing is summed across a vector, and keys and values are
-// read where they are. All products are one kernel that keeps its sums in registers. Softmax is computed tile by tile (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al.
-// 2022, arXiv 2205.14135). A query's result does not depend on other queries or on the number of threads.
+// Scores are [key, query]: vectors lie along queries, so that nothing is summed across a vector, and keys and values
+// are read where they are. One kernel, which keeps its sums in registers, computes all products. Softmax is computed
+// tile by tile (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022, arXiv 2205.14135). A query's result
+// does not depend on other queries or on the number of threads.
 
 #include "vector.h"
 
@@ -86,7 +87,7 @@ inline void multiply_keys(int64_t keys, int64_t queries, int64_t depth, const fl
   multiply(keys, queries, depth, a, stride, 1, b, QUERIES, scores, QUERIES, false);
 }
 
-// Rows [have, width] times `scale`, as [width, QUERIES]; columns that are over are 0.
+// Rows [have, width] times `scale`, as [width, QUERIES]; columns from `have` on are 0.
 void copy_transposed(const float* from, int64_t stride, int64_t have, int64_t width, float scale, float* to) {
   if (have < QUERIES) std::memset(to, 0, width * QUERIES * sizeof(float));
   for (int64_t row = 0; row < have; ++row)
@@ -98,7 +99,7 @@ struct Rows {
   int64_t stride;
 };
 
-// Rows that the products can read as they are: whole vectors of `count` rows. Otherwise a copy with zeros around.
+// Rows that the products can read: the rows themselves if they are whole vectors of `count` rows, else a copy with zeros.
 Rows whole_rows(const float* from, int64_t stride, int64_t have, int64_t count, int64_t width, float* copy) {
   if (width % WIDTH == 0 && have >= count) return {from, stride};
   const int64_t padded = rounded_up(width, WIDTH);

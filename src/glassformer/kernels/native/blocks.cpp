@@ -1,17 +1,17 @@
 // GGUF's blocks of packed weights: their values, and products of a few tokens with their rows.
 //
 // A product expands some of a row's blocks in the caches and multiplies them by all tokens, in float32: activations are
-// not rounded. Of an output the products are added in one order for every number of tokens, rows and threads.
+// not rounded. The products of an output are added in one order for every number of tokens, rows and threads.
 #include "rows.h"
 
 namespace {
 
-// A row with T tokens.
+// Products of a row with T tokens.
 template <int T, typename Kind>
 inline void tile(const Row<Kind>& row, const float* x, int64_t width, float* out, int64_t stride) {
-  constexpr int64_t PARTS = 32 / WIDTH;  // sums, for additions not to wait for one another
+  constexpr int64_t PARTS = 32 / WIDTH;  // several sums, so that additions do not wait for one another
   Floats sums[T][PARTS] = {};
-  row.each(width, [&](int64_t k, const uint8_t* block) INLINE {
+  row.for_blocks(width, [&](int64_t k, const uint8_t* block) INLINE {
     for (int64_t i = 0; i < Kind::ROOM; i += 64) prefetch_ahead(block + i);
     return in_values([&, k](int64_t i, Floats weights) INLINE {
       for (int t = 0; t < T; ++t) sums[t][i / WIDTH % PARTS] += weights * load(x + t * width + k + i);
@@ -56,7 +56,7 @@ EXPORT(expand_blocks)
     for (int64_t part = 0; part < threads; ++part) {
       const int64_t begin = first + count * part / threads, end = first + count * (part + 1) / threads;
       const auto expand = [&](int64_t r, auto row) {
-        row.each(width, [&](int64_t k, const uint8_t*) INLINE {
+        row.for_blocks(width, [&](int64_t k, const uint8_t*) INLINE {
           return in_values([to = out + (r - first) * width + k](int64_t i, Floats values) INLINE { store(to + i, values); });
         });
       };

@@ -4,9 +4,9 @@
 // the cache have the model's dtype, experts may be packed. A sum has one order, whatever the number of texts and of
 // threads is.
 //
-// All threads run the same code in one parallel region. What is cheap, each computes for itself; of the rows of a product
-// and of the heads, each has a range, and helps others when it has done its own. Barriers separate what one thread writes
-// from what others read.
+// All threads run the same code in one parallel region. Cheap results are computed by every thread. Each thread has a
+// range of the rows of a product and of the heads, and helps others when its range is done. Barriers stand between writes
+// of one thread and reads of others.
 
 #include <cmath>
 #include <cstring>
@@ -119,7 +119,7 @@ void normalise(const Norm& norm, const float* x, int64_t tokens, int64_t width, 
     const float middle = static_cast<float>(mean);
     float squares[16] = {};
     for (int64_t i = 0; i < width; ++i) squares[i % 16] += (x[i] - middle) * (x[i] - middle);
-    for (const float each : squares) sum += each;
+    for (const float square : squares) sum += square;
     const float inverse = static_cast<float>(1 / std::sqrt(sum / width + norm.eps));
     for (int64_t i = 0; i < width; ++i) out[i] = (x[i] - middle) * inverse * weight[i];
     for (int64_t i = 0; bias && i < width; ++i) out[i] += bias[i];
@@ -132,7 +132,7 @@ struct Tokens {
   int64_t bytes, count;  // bytes of a token
 };
 
-inline Tokens given_to(const Matrix& m, const float* x, int64_t count, char* room) {
+inline Tokens tokens_for(const Matrix& m, const float* x, int64_t count, char* room) {
   if (m.format != MXFP4_APART) return {reinterpret_cast<const char*>(x), m.width * 4, count};
   CALL(prepare)(x, m.width, count, room);
   return {room, token_bytes(m.width), count};
@@ -160,17 +160,17 @@ struct Step {
   const int64_t* tokens;    // [batch]
   const uint8_t* padding;   // [batch, position + 1], 1 where a position is real; null: all are
   float* logits;            // [batch, vocab_size]
-  int64_t batch, position;  // that of the tokens
-  // What threads share: the residual stream [token, hidden_dim]; queries, keys and values of a token; what attention
-  // gathered; the router's scores; gated activations, [token-expert pair, ff_dim]; what a part adds before its norm.
+  int64_t batch, position;  // position of the tokens
+  // Shared by threads: the residual stream [token, hidden_dim]; queries, keys and values of a token; the output of
+  // attend; the router's scores; gated activations [token-expert pair, ff_dim]; the sum of a part before its norm.
   float *x, *heads, *attended, *scores, *hidden, *added;
-  int64_t* taken;  // for each shared loop and thread: how many of its parts are taken, and how many of them from the end
+  int64_t* taken;  // for each shared loop and thread: parts that are taken, and those of them taken from the end
   int64_t* result;
 
   Numbers vector(const void* data) const { return {data, d.bfloat16}; }
 };
 
-// What a thread has for itself.
+// The memory and the code of one thread.
 struct Thread {
   const Step& s;
   const Decoder& d;
@@ -200,7 +200,7 @@ struct Thread {
 #pragma omp barrier
   }
 
-  Tokens given(const Matrix& m, const float* x, int64_t count) const { return given_to(m, x, count, prepared); }
+  Tokens tokens_of(const Matrix& m, const float* x, int64_t count) const { return tokens_for(m, x, count, prepared); }
 
   void require(bool memory) const {
     if (memory) return;
@@ -213,8 +213,8 @@ struct Thread {
     require(CALL(some_rows)(m.format, m.data, m.scales, x.data, m.width, x.count, first, last, out - first, stride) == DONE);
   }
 
-  // f(span) of `count` rows or heads, `some` at a time, each of them by one thread. A thread goes through its own range
-  // from the start to the end, since memory is read fastest so, and then helps others from the end of theirs.
+  // Calls f(span) for `count` rows or heads, `some` at a time, each of them in one thread. A thread goes through its range
+  // from the start to the end, because memory is read fastest so, and then helps others from the end of their ranges.
   template <typename F>
   void take(int64_t count, int64_t some, const F& f) {
     int64_t* taken = s.taken + 2 * threads * loop++;
@@ -266,7 +266,7 @@ struct Thread {
       if (d.layers[layer].ff_dim > 0) feed_forward(d.layers[layer]);
     }
     norm_stream(d.final_norm);
-    const Tokens last = given(d.output, normed, s.batch);
+    const Tokens last = tokens_of(d.output, normed, s.batch);
     take_rows(d.vocab_size, [&](Span rows) {
       multiply(d.output, last, rows.first, rows.last, s.logits + rows.first, d.vocab_size);
       for (int64_t t = 0; d.logit_cap > 0 && t < s.batch; ++t)
@@ -281,7 +281,7 @@ struct Thread {
     else std::memcpy(normed, s.x, s.batch * d.hidden_dim * sizeof(float));
   }
 
-  // What a part adds to the stream: into the stream itself, or if it is normed before, aside.
+  // Where a part adds its output: to the stream, or to memory of its own if a norm comes first.
   float* sum_of(const Norm& post_norm) const { return post_norm.weight != nullptr ? s.added : s.x; }
   void clear(const Norm& post_norm) const {  // before a barrier
     if (post_norm.weight == nullptr) return;
@@ -323,7 +323,7 @@ struct Thread {
     });
     barrier();
     const Numbers bias = s.vector(l.output_bias);
-    const Tokens attended = given(l.output, s.attended, s.batch);
+    const Tokens attended = tokens_of(l.output, s.attended, s.batch);
     take_rows(d.hidden_dim, [&](Span rows) {
       for (int64_t r = rows.first; r < rows.last; r += TILE) {
         const int64_t some = smaller(TILE, rows.last - r);
@@ -340,7 +340,7 @@ struct Thread {
 
   // A projection of `normed`, which is columns `at` .. of `heads`.
   void project(const Matrix& weight, const void* bias_data, int64_t at, int64_t all_rows, int64_t all) {
-    const Tokens tokens = given(weight, normed, s.batch);
+    const Tokens tokens = tokens_of(weight, normed, s.batch);
     const Numbers bias = s.vector(bias_data);
     take_rows(all_rows, [&](Span rows) {
       float* out = s.heads + at + rows.first;
@@ -398,7 +398,7 @@ struct Thread {
     for (int64_t first = 0; first < filled; first += KEYS) {
       const int64_t some = smaller(KEYS, filled - first);
       const Matrix block = {keys + first * dim, nullptr, d.bfloat16 ? BFLOAT16 : FLOAT32, dim};
-      multiply(block, given(block, q, group), 0, some, weights, KEYS);
+      multiply(block, tokens_of(block, q, group), 0, some, weights, KEYS);
       for (int64_t h = 0; l.cap > 0 && h < group; ++h)
         for (int64_t j = 0; j < some; ++j) weights[h * KEYS + j] = capped(weights[h * KEYS + j], l.cap);
       if (s.padding != nullptr) hide(l, text, first, some, group);
@@ -430,9 +430,9 @@ struct Thread {
     const float factor = std::exp(top - shift);
     Floats sums = {};
     for (int64_t j = 0; j < some; j += WIDTH) {
-      const Floats each = exponential(load(weights + j) - shift);
-      store(weights + j, each);
-      sums += each;
+      const Floats exponentials = exponential(load(weights + j) - shift);
+      store(weights + j, exponentials);
+      sums += exponentials;
     }
     sum = sum * factor + ::sum(sums);
     if (factor != 1.0f)
@@ -471,7 +471,7 @@ struct Thread {
     if (!l.parallel) norm_stream(l.ffn_norm);
     clear(l.ffn_post_norm);
     route(l);
-    const Tokens tokens = given(l.gate, normed, s.batch);
+    const Tokens tokens = tokens_of(l.gate, normed, s.batch);
     int64_t chosen = 0;
     for (int64_t e = 0; e < l.num_experts; ++e) chosen += first_pair[e] < first_pair[e + 1];
     take_rows(chosen * l.ff_dim, [&](Span units) {
@@ -482,7 +482,7 @@ struct Thread {
       }
     });
     barrier();
-    const Tokens hidden = given(l.down, s.hidden, first_pair[l.num_experts]);
+    const Tokens hidden = tokens_of(l.down, s.hidden, first_pair[l.num_experts]);
     take_rows(d.hidden_dim, [&](Span rows) {
       for (int64_t e = 0; e < l.num_experts; ++e)
         if (first_pair[e] < first_pair[e + 1]) add_expert(l, e, hidden, rows);
@@ -498,7 +498,7 @@ struct Thread {
       for (int64_t t = 0; t < s.batch; ++t) token_of[t] = t, share[t] = 1.0f;
       return;
     }
-    const Tokens tokens = given(l.router, normed, s.batch);
+    const Tokens tokens = tokens_of(l.router, normed, s.batch);
     const Numbers bias = s.vector(l.router_bias);
     take_rows(l.num_experts, [&](Span rows) {
       multiply(l.router, tokens, rows.first, rows.last, s.scores + rows.first, l.num_experts);
@@ -512,8 +512,8 @@ struct Thread {
     int64_t pair = 0;
     for (int64_t e = 0; e < l.num_experts; ++e) {
       first_pair[e] = pair;
-      for (int64_t each = 0; each < s.batch * l.top_k; ++each)
-        if (expert_of[each] == e) token_of[pair] = each / l.top_k, share[pair++] = weights[each];
+      for (int64_t choice = 0; choice < s.batch * l.top_k; ++choice)
+        if (expert_of[choice] == e) token_of[pair] = choice / l.top_k, share[pair++] = weights[choice];
     }
     first_pair[l.num_experts] = pair;
   }

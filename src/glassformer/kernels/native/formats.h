@@ -1,14 +1,14 @@
-// How weights are stored: every format, and how its numbers are read. kernels/packed.py and kernels/mxfp4.py define them.
+// Formats of stored weights, and how their numbers are read. kernels/packed.py and kernels/mxfp4.py define them.
 //
-// Dense weights are numbers of float32 or bfloat16. Mxfp4 is that of gpt-oss's files, whose codes and scales are apart.
-// The other formats are blocks: codes, scales and offsets beside one another, as GGUF has them.
+// Dense weights are numbers of float32 or bfloat16. Mxfp4 is the format of gpt-oss's files, whose codes and scales are
+// apart. The other formats are blocks: codes, scales and offsets beside one another, as in GGUF.
 #pragma once
 
 #include "vector.h"
 
 namespace {
 
-// By the numbers of kernels/decode_step.py and of the table of kinds in kernels/packed.py.
+// The numbers are those of kernels/decode_step.py and of the table of kinds in kernels/packed.py.
 enum Stored : int64_t {
   FLOAT32,
   BFLOAT16,
@@ -51,7 +51,7 @@ inline float as_float(uint32_t bits) {
   return value;
 }
 
-// Of 16 bytes those with the indices given, which are below 16.
+// table[index] for every index, which are below 16.
 inline Bytes looked_up(const int8_t* table, Bytes indices) {
 #if WITH_AVX512
   const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
@@ -60,9 +60,9 @@ inline Bytes looked_up(const int8_t* table, Bytes indices) {
   const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
   return (Bytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(all), (__m256i)indices);
 #else
-  Bytes found;
-  for (int i = 0; i < VECTOR_BYTES; ++i) found[i] = table[indices[i]];
-  return found;
+  Bytes values;
+  for (int i = 0; i < VECTOR_BYTES; ++i) values[i] = table[indices[i]];
+  return values;
 #endif
 }
 
@@ -90,15 +90,15 @@ inline Ints products_of_pairs(Words a, Words b) {
 
 // ---- numbers, and codes and scales apart --------------------------------------------------------------------------
 //
-// A format whose weights are blocks of 32 with a scale (Mxfp4) says how tile() multiplies by them:
+// A format whose weights are blocks of 32 with a scale (Mxfp4) defines for tile() how to multiply by them:
 //
 //   BYTES            bytes of a block's codes
-//   TOGETHER         blocks whose products fill one vector; all below is about so many at a time
+//   TOGETHER         number of blocks whose products fill one vector, which all below handle at a time
 //   TOKEN            bytes that a prepared token has for them; put() writes them, products() reads them
-//   UNIT             what a token's scale is multiplied by, where the codes are multiples of the values
-//   end, INSIDE      the last block; INSIDE promises that no vector that is read reaches beyond it, which saves asking
+//   UNIT             factor of a token's scale, where the codes are multiples of the values
+//   end, INSIDE      the last block; INSIDE promises that no vector reaches beyond it, which saves the check
 //   read, products   the codes of blocks as a vector, and the integer sums of their products with a token
-//   Unpacked         the codes as 16-bit words, for rows that are read off once and multiplied by many tokens
+//   Unpacked         the codes as 16-bit words, for rows that are read once and multiplied by many tokens
 //   scale            WIDTH scales as floats
 //
 // The sums of block j are in some lanes of the vector and need that block's scale in each of these lanes. A vector of
@@ -267,14 +267,14 @@ alignas(16) constexpr int8_t Q4[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 
 alignas(16) constexpr int8_t IQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 alignas(16) constexpr int8_t FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-// Of 16 bytes those with the indices given, which are below 16.
+// table[index] for every index, which are below 16.
 INLINE inline Codes looked_up(const int8_t* table, Codes indices) {
 #if WITH_AVX512 || WITH_AVX2
   return (Codes)_mm_shuffle_epi8(_mm_load_si128(reinterpret_cast<const __m128i*>(table)), (__m128i)indices);
 #else
-  Codes found;
-  for (int i = 0; i < 16; ++i) found[i] = table[indices[i]];
-  return found;
+  Codes values;
+  for (int i = 0; i < 16; ++i) values[i] = table[indices[i]];
+  return values;
 #endif
 }
 
@@ -292,18 +292,18 @@ struct Value {
 
 // 16 in the place of each of the 16 lowest bits.
 INLINE inline Codes fifth_bits(uint32_t bits) {
-  const Codes each = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+  const Codes masks = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
 #if WITH_AVX2
   const Codes copied = (Codes)_mm_shuffle_epi8(_mm_cvtsi32_si128(bits), _mm_set_epi64x(0x0101010101010101, 0));
 #else
   typedef uint64_t Two __attribute__((vector_size(16)));
   const Codes copied = (Codes)Two{(bits & 255) * 0x0101010101010101u, (bits >> 8 & 255) * 0x0101010101010101u};
 #endif
-  return (Codes)((copied & each) != 0) & 16;
+  return (Codes)((copied & masks) != 0) & 16;
 }
 
-// Where the fifth bits of 32 codes are: in 32 bits, or bit `at` of 16 bytes and the one above it. bytes() has 16 for each
-// that is set, words() has it in the fifth place among others.
+// The fifth bits of 32 codes, stored in 32 bits, or as bit `at` of 16 bytes and the bit above it. bytes() returns 16 for
+// each bit that is set; words() returns words whose fifth bit it is, among other bits.
 struct Bits32 {
   uint32_t bits;
   INLINE Codes bytes(int part) const { return fifth_bits(bits >> 16 * part); }
@@ -326,7 +326,7 @@ struct BitOfBytes {
 #endif
 };
 
-// What a block hands its codes to, 16 at a time with their place in it. This one calls use(place, values) for vectors.
+// Receives a block's codes, 16 at a time with their place in the block, and calls use(place, values) for vectors.
 template <typename Use>
 struct Values {
   Use use;
@@ -347,7 +347,7 @@ struct Values {
     for (int i = 0; i < 16; i += WIDTH) use(at + i, value(load(numbers + i)));
 #endif
   }
-  // Of the codes in the lower halves of 16 bytes, at `at`, and in the upper ones, `apart` later; or what a table has for them.
+  // Codes in the lower halves of 16 bytes, at `at`, and in the upper halves, `apart` later; or their values in a table.
   template <const int8_t* TABLE = nullptr>
   INLINE void put_halves(Codes both, int64_t at, int64_t apart, Value lower, Value upper) const {
 #if WITH_AVX512  // the values of all 16 codes are looked up, by four bits of an index
@@ -361,7 +361,7 @@ struct Values {
     put<TABLE != nullptr>(standing_for<TABLE>(both >> 4), at + apart, upper);
 #endif
   }
-  // The same of codes with a fifth bit, plus LEAST.
+  // The same for codes with a fifth bit, plus LEAST.
   template <int8_t LEAST, typename Fifth>
   INLINE void put_fives(Codes both, Fifth fifth, int64_t at, int64_t apart, Value lower, Value upper) const {
 #if WITH_AVX512  // of 32 values
@@ -403,7 +403,7 @@ INLINE inline Values<Use> in_values(Use use) {
 // A format has blocks of BLOCK weights in ROOM bytes, each GROUP of which has a scale and, if it has OFFSETS, an offset.
 // read() gives the scales and offsets of some blocks, and up to 15 more numbers; expand() hands a block's codes to `use`.
 
-// The number in float16 at `from` and in the same place of the blocks after it; and the ones after these, unless null.
+// Reads the float16 number at `from`, in this block and those after it, and into `second`, unless null, the next number.
 template <int64_t ROOM>
 INLINE inline void read_halves(const uint8_t* from, int64_t blocks, float* out, float* second) {
   for (int64_t i = 0; i < blocks; i += WIDTH, from += WIDTH * ROOM) {
@@ -521,7 +521,8 @@ template <bool FIVE>
 struct Superblock {
   static constexpr int64_t BLOCK = 256, GROUP = 32, ROOM = FIVE ? 176 : 144;
   static constexpr bool OFFSETS = true;
-  // Of 6 bits each, in 12 bytes: the first four, with the upper two bits of the others, and the lower four of these.
+  // Scales and offsets of 6 bits in 12 bytes: the first four with the upper two bits of the last four, whose lower four
+  // bits come last.
   static void read(const uint8_t* b, int64_t blocks, float* scales, float* offsets) {
     constexpr uint32_t SIX = 0x3f3f3f3f, FOUR = 0x0f0f0f0f, UPPER = 0x30303030;
     for (int64_t i = 0; i < blocks; ++i, b += ROOM, scales += 8, offsets += 8) {
@@ -607,7 +608,7 @@ struct MxFp4 {
   }
 };
 
-// Of a row, or of some one after the other.
+// The blocks, scales and offsets of a row, or of several rows one after another.
 template <typename Kind>
 struct Row {
   const uint8_t* block;
@@ -615,9 +616,9 @@ struct Row {
 
   Row at(int64_t k) const { return {block + k / Kind::BLOCK * Kind::ROOM, scales + k / Kind::GROUP, offsets + k / Kind::GROUP}; }
 
-  // f(place, block) for all blocks, whose codes expand() hands to what f gives.
+  // Calls f(place, block) for all blocks; expand() hands a block's codes to the result.
   template <typename F>
-  INLINE void each(int64_t width, const F& f) const {
+  INLINE void for_blocks(int64_t width, const F& f) const {
     const uint8_t* b = block;
     Groups<Kind::OFFSETS> groups = {scales, offsets};
     for (int64_t k = 0; k < width; k += Kind::BLOCK, b += Kind::ROOM) {

@@ -1,8 +1,9 @@
 // Products of many tokens with GGUF's blocks by matrix registers (AMX), where a processor has them.
 //
-// A register holds 16 tokens or 16 rows; the products of two are added to a third in float32. What they multiply are
-// bfloat16 numbers. Codes are such, and a number of float32 is the sum of three, so that each product is exact. Those of
-// a group are added, then multiplied by its scale: activations are not rounded. A token has the same bits beside all others.
+// A register holds 16 tokens or 16 rows of bfloat16 numbers; the products of two are added to a third in float32. Codes
+// are exact in bfloat16, and a number of float32 is the sum of three such numbers, so that each product is exact. The
+// products of a group are added, then multiplied by its scale: activations are not rounded. A token's bits do not depend
+// on the tokens beside it.
 #include "formats.h"
 
 #if defined(__AMX_BF16__)
@@ -31,7 +32,7 @@ struct Registers {
 // Of the shapes it takes 8 bytes for read: made in place, the others would be left out.
 INLINE inline void written() { asm volatile("" ::: "memory"); }
 
-// Of each 16 tokens, for each group: the three terms [term, token, weight], and the sums of the tokens' numbers.
+// For each group of 16 tokens: the three terms [term, token, weight], and the sums of the tokens' numbers.
 template <int GROUP>
 void prepare(const float* x, int64_t width, int64_t last, uint16_t* terms, float* sums) {
   for (int64_t k = 0; k < width; k += GROUP, terms += TERMS * SIDE * GROUP, sums += SIDE)
@@ -55,7 +56,7 @@ void prepare(const float* x, int64_t width, int64_t last, uint16_t* terms, float
     }
 }
 
-// What a thread holds of some rows, 16 after 16.
+// Some rows unpacked by a thread, 16 after 16.
 template <typename Kind>
 struct Part {
   static constexpr int GROUP = Kind::GROUP;
@@ -70,7 +71,7 @@ struct Part {
         pairs(rows * width / 2),
         scales(rows * width / GROUP),
         offsets(rows * width / GROUP) {}
-  bool made() const { return codes != nullptr && pairs != nullptr && scales != nullptr && offsets != nullptr; }
+  bool is_allocated() const { return codes != nullptr && pairs != nullptr && scales != nullptr && offsets != nullptr; }
 
   bool unpack(const uint8_t* blocks, int64_t first, int64_t count) const {
     const __m512i next_row = (__m512i)(lanes() * static_cast<int32_t>(width / 2));
@@ -78,25 +79,25 @@ struct Part {
     for (int64_t g = 0; g < Kind::BLOCK / GROUP; ++g) ones[g] = 1, none[g] = NO_OFFSET;
     for (int64_t r = 0; r < count; r += SIDE) {
       const int64_t end = r + SIDE < count ? r + SIDE : count;  // products of rows after it are not stored
-      const auto keep = [&](int64_t row, auto found) {
+      const auto unpack_row = [&](int64_t row, auto packed) {
         const int64_t i = row - first - r, start = r * width / GROUP + i;
-        for (int64_t k = 0; k < width; k += Kind::BLOCK, found.block += Kind::ROOM) {
+        for (int64_t k = 0; k < width; k += Kind::BLOCK, packed.block += Kind::ROOM) {
           const auto narrow = [to = codes + i * width + k](int64_t at, Floats some) INLINE { store(to + at, some); };
-          Kind::expand(found.block, Groups<Kind::OFFSETS>{ones, none}, in_values(narrow));
+          Kind::expand(packed.block, Groups<Kind::OFFSETS>{ones, none}, in_values(narrow));
         }
         for (int64_t g = 0; g < width / GROUP; ++g) {
-          scales[start + g * SIDE] = found.scales[g];
-          if (Kind::OFFSETS) offsets[start + g * SIDE] = found.offsets[g];
+          scales[start + g * SIDE] = packed.scales[g];
+          if (Kind::OFFSETS) offsets[start + g * SIDE] = packed.offsets[g];
         }
       };
-      if (for_rows<Kind>(blocks, width, first + r, first + end, keep) != DONE) return false;
+      if (for_rows<Kind>(blocks, width, first + r, first + end, unpack_row) != DONE) return false;
       for (int64_t i = 0; i < width / 2; ++i)
         _mm512_store_si512(pairs + r * width / 2 + i * SIDE, _mm512_i32gather_epi32(next_row, codes + 2 * i, 4));
     }
     return true;
   }
 
-  // Of 32 tokens and the 32 rows from r on.
+  // Sums of products of 32 tokens with the 32 rows from r on.
   void multiply(const uint16_t* terms, const float* token_sums, int64_t r, float* sums) const {
     const int64_t next_terms = TERMS * SIDE * width, next = SIDE * width / GROUP;
     const uint32_t *first_pairs = pairs + r * width / 2, *second_pairs = first_pairs + SIDE * width / 2;
@@ -161,7 +162,7 @@ int64_t multiply(const uint8_t* blocks, const float* x, float* out, int64_t rows
       result = NO_MEMORY;
       return false;
     };
-    require(part.made());
+    require(part.is_allocated());
 #pragma omp barrier  // all threads know the result
     for (int64_t start = 0; result == DONE && start < tokens; start += PASS) {
       const int64_t end = start + PASS < tokens ? start + PASS : tokens;
@@ -179,9 +180,9 @@ int64_t multiply(const uint8_t* blocks, const float* x, float* out, int64_t rows
             part.multiply(terms + t * width * TERMS, token_sums + t * width / GROUP, r, sums);
             for (int64_t i = 0; i < BOTH && start + t + i < end; ++i)
               for (int64_t half = 0; half < BOTH && r + half < count; half += SIDE) {
-                const Floats found = load(sums + (i / SIDE * BOTH + half) * SIDE + i % SIDE * SIDE);
+                const Floats of_rows = load(sums + (i / SIDE * BOTH + half) * SIDE + i % SIDE * SIDE);
                 const int64_t left = count - r - half;
-                store(out + (start + t + i) * rows + first + r + half, found, left < SIDE ? left : SIDE);
+                store(out + (start + t + i) * rows + first + r + half, of_rows, left < SIDE ? left : SIDE);
               }
           }
       }

@@ -1,4 +1,4 @@
-// What every source of the library needs. LEVEL is the instruction set that this copy is compiled for (__init__.py).
+// Declarations of every source of the library. LEVEL is the instruction set that it is compiled for (__init__.py).
 #pragma once
 
 #include <cstdint>
@@ -6,16 +6,16 @@
 
 #define GLASSFORMER_JOINED(name, level) glassformer_##name##_##level
 #define GLASSFORMER_NAMED(name, level) GLASSFORMER_JOINED(name, level)
-// The name of this level's copy of a function, which has C linkage, pointers, int64_t and double as arguments, and a Result.
+// Declares this level's copy of a function with C linkage. It takes pointers, int64_t and double, and returns a Result.
 #define EXPORT(name) extern "C" int64_t GLASSFORMER_NAMED(name, LEVEL)
-// To call it from another source.
+// Calls it from another source.
 #define CALL(name) GLASSFORMER_NAMED(name, LEVEL)
 
 enum Result : int64_t { DONE, NO_MEMORY, UNKNOWN_TOKEN };
 
 namespace {
 
-// Memory to work in, which nothing else holds; without any it is null, and the function says NO_MEMORY.
+// Scratch memory, freed at the end of its scope. It is null if there is too little; the function then returns NO_MEMORY.
 template <typename Number>
 struct Buffer {
   Number* data;

@@ -1,11 +1,11 @@
 // Products of a few tokens with rows of weights: out[t * stride + r] = sum over k of weight[r][k] x[t][k].
 //
-// Of an output the products are added in float32, in one order for every number of tokens, rows and threads: it has the
-// same bits in all of them. Rows are contiguous, and read from memory once for all tokens.
+// The products of an output are added in float32, in one order for every number of tokens, rows and threads, so that its
+// bits do not depend on them. Rows are contiguous, and read from memory once for all tokens.
 //
 // Dense weights take tokens of float32. Mxfp4 has blocks of 32 weights with a scale, and takes tokens in fixed point
 // (prepare): 32 numbers as 16-bit integers, relative to the greatest of them. That is exact to 2^-16 of the greatest,
-// where bfloat16 is to 2^-9 of each. Products of a block are added as integers, exactly. Blocks are blocks.cpp's.
+// where bfloat16 is to 2^-9 of each. Products of a block are added as integers, exactly. blocks.cpp multiplies by blocks.
 // A block of x with an infinite number or NaN gives NaN.
 #pragma once
 
@@ -68,12 +68,12 @@ INLINE inline void prefetch(const void* weights) {
   __builtin_prefetch(weights, FOR_READING, SECOND_LEVEL);
 }
 
-// How far ahead of one row after the other, in bytes.
+// Distance of prefetching where one row follows the other, in bytes.
 constexpr int64_t FAR_AHEAD = 16384;
 INLINE inline void prefetch_ahead(const void* weights) { prefetch(static_cast<const char*>(weights) + FAR_AHEAD); }
 
-// What a tile of several rows prefetches: of the rows that are so many further on, the part of this pass. Several passes
-// over the same rows take a part each, so that none leaves the memory idle.
+// The weights that a tile of several rows prefetches: a part of the rows that are `rows` further on. Several passes over
+// the same rows prefetch a part each, so that none leaves the memory idle.
 struct Next {
   int64_t rows = 0, pass = 0, passes = 1;
 };
@@ -208,13 +208,13 @@ inline void multiply_rows(const Number* weights, const float* x, int64_t width, 
   else multiply_rows<VECTOR_BYTES == 64 ? 3 : 2>(far, x, width, tokens, first, last, out, stride);
 }
 
-// Rows that are read off once for many tokens.
+// Rows that are unpacked once for many tokens.
 template <typename Format>
 struct Rows : Format {
   const typename Format::Unpacked* all;
-  int64_t each;  // of a row
+  int64_t row_size;  // in Unpacked
   const typename Format::Unpacked& read(int64_t r, int64_t, int64_t i, bool) const {
-    return all[r * each + i / Format::TOGETHER];
+    return all[r * row_size + i / Format::TOGETHER];
   }
 };
 
@@ -223,11 +223,12 @@ constexpr int TOKENS = 4, AT_ONCE = VECTOR_BYTES == 64 ? ROWS : ROWS / 2;  // to
 template <int R, typename Format>
 inline void multiply_unpacked(Format weights, const char* x, int64_t width, int64_t tokens, int64_t row,
                               typename Format::Unpacked* read, float* out, int64_t stride) {
-  const int64_t blocks = width / BLOCK, start = row * blocks, each = (blocks + Format::TOGETHER - 1) / Format::TOGETHER;
+  const int64_t blocks = width / BLOCK, start = row * blocks;
+  const int64_t row_size = (blocks + Format::TOGETHER - 1) / Format::TOGETHER;
   for (int r = 0; r < R; ++r)
-    for (int64_t i = 0; i < each; ++i)
-      read[r * each + i] = Format::unpacked(weights.read(r, start + r * blocks, i * Format::TOGETHER, false));
-  const Rows<Format> unpacked{weights, read, each};
+    for (int64_t i = 0; i < row_size; ++i)
+      read[r * row_size + i] = Format::unpacked(weights.read(r, start + r * blocks, i * Format::TOGETHER, false));
+  const Rows<Format> unpacked{weights, read, row_size};
   all_tokens<R, TOKENS>(unpacked, row, row + R, x, width, tokens, token_bytes(width), out, stride);
 }
 

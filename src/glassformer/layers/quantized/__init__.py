@@ -1,6 +1,4 @@
-"""Packed weights: layers that hold them, of every kind of the table in
-:mod:`glassformer.kernels.packed`.
-"""
+"""Layers that hold packed weights; :mod:`glassformer.kernels.packed` has the table of kinds."""
 
 from typing import Literal
 

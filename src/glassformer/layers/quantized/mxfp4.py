@@ -1,5 +1,6 @@
-"""MXFP4: groups of 32 four-bit numbers that share a power of two; exact decoding and correctly
-rounded encoding.
+"""MXFP4, groups of 32 four-bit numbers that share a power of two: exact decoding, and encoding.
+
+Encoding is correctly rounded.
 """
 
 import functools
@@ -23,8 +24,7 @@ def decode(
     scales: UInt8[Tensor, "*batch groups"],
     dtype: torch.dtype = torch.bfloat16,
 ) -> Float[Tensor, "*batch weights"]:
-    """The weights of packed groups: ``2 ** (scale - 127) * value(code)``, 32 for each group, in
-    order.
+    """Return the weights of packed groups, ``2 ** (scale - 127) * value(code)``, 32 for each group.
 
     A byte holds two codes, the earlier weight in its lower half. Every value is exact in bfloat16,
     float32 and float64, except that the two greatest scales exceed the range of the first two,
@@ -60,24 +60,22 @@ def decode(
 def encode(
     values: Float[Tensor, "*batch weights"],
 ) -> tuple[UInt8[Tensor, "*batch groups 16"], UInt8[Tensor, "*batch groups"]]:
-    """The nearest packed groups: a power of two for each 32 numbers, and for each number the
-    nearest code.
+    """Return the nearest packed groups: codes, and for each 32 numbers a power of two.
 
-    The power is ``2 ** (floor(log2(max |v|)) - 2)``, kept in [2^-127, 2^127], so that the greatest
+    The power is ``2 ** (floor(log2(max |v|)) - 2)``, within [2^-127, 2^127], so that the greatest
     number falls into [4, 8) of the codes' range. Each number divided by it is rounded to the
     nearest value, ties to the even code (whose mantissa bit is 0); beyond 6 it becomes 6. So a
-    number between 6 and 8 powers loses up to a quarter: the specification's rule, where some
-    encoders round the power up instead. Zero keeps its sign. Values from
-    :func:`decode`, in a dtype that holds them, are returned unchanged. The last axis is a multiple
-    of 32.
+    number between 6 and 8 powers loses up to a quarter. This is the specification's rule, where
+    some encoders round the power up instead. Zero keeps its sign. Results of :func:`decode`, in a
+    dtype that holds them, are encoded without a change. The last axis is a multiple of 32.
 
     Source: Open Compute Project 2023, "OCP Microscaling Formats (MX) Specification", version 1.0,
     section 6.3.
     """
-    if values.dtype not in _DTYPES or not values.dim() >= 1 or values.shape[-1] % GROUP != 0:
+    if values.dtype not in _DTYPES or values.dim() < 1 or values.shape[-1] % GROUP != 0:
         raise InputError(
             got=f"values of shape {tuple(values.shape)}, {values.dtype}",
-            expected=f"floating numbers whose last axis is a multiple of {GROUP}",
+            expected=f"floating-point numbers whose last axis is a multiple of {GROUP}",
             fix="Convert them, or pad the last axis with zeros.",
         )
     leading = (*values.shape[:-1], values.shape[-1] // GROUP)
@@ -96,7 +94,7 @@ def encode(
 
 
 def _encode(values: Tensor, blocks: Tensor, scales: Tensor) -> None:
-    # In float64 every power of two and every quotient by one is exact, subnormal or not.
+    # In float64 every power of two is exact, and every quotient by a power, subnormal or not.
     wide = values.double()
     magnitude = wide.abs()
     greatest = magnitude.amax(dim=1)
@@ -110,17 +108,17 @@ def _encode(values: Tensor, blocks: Tensor, scales: Tensor) -> None:
     exponent = exponent.where(greatest > 0, -127).clamp_(-127, 127)
     scales.copy_(exponent + 127)
     magnitude.mul_(torch.ldexp(torch.ones_like(greatest), -exponent).unsqueeze(1))
-    codes = torch.bucketize(magnitude, _boundaries(values.device), right=True, out_int32=True).to(
-        torch.uint8
-    )
+    boundaries = _boundaries(values.device)
+    codes = torch.bucketize(magnitude, boundaries, right=True, out_int32=True).to(torch.uint8)
     codes |= torch.signbit(wide).to(torch.uint8) << 3
     torch.bitwise_or(codes[:, 0::2], codes[:, 1::2] << 4, out=blocks)
 
 
 @functools.cache
 def _boundaries(device: torch.device) -> Tensor:
-    """The least magnitude of each code: the midpoint of two values, or just above it where the
-    lower is even.
+    """Return the least magnitude of each code, except code 0.
+
+    It is the midpoint of two values, or just above it where the lower code is even.
     """
     with torch.inference_mode(False):
         values = torch.tensor(MAGNITUDES, dtype=torch.float64, device="cpu")

@@ -1,8 +1,7 @@
-"""Modules that hold packed weights, as they are in the file: a linear layer, an embedding, a
-mixture of experts.
+"""Modules with packed weights: a linear layer, an embedding and a mixture of experts.
 
-Each has a kind of the table :data:`~glassformer.kernels.packed.KINDS` for every weight that it
-holds. Packed weights are buffers of bytes without a gradient; activations have gradients of any
+Every weight has a kind of the table :data:`~glassformer.kernels.packed.KINDS`, and the bytes that
+it has in a file. Packed weights are buffers without a gradient; activations have gradients of any
 order. The weight of a linear layer or an embedding is a property, expanded anew at each use.
 """
 
@@ -22,12 +21,12 @@ from glassformer.layers.experts import MixtureOfExperts, Router
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A weight that a module holds packed."""
+    """A packed weight of a module."""
 
     kind: str
-    """Its kind, a name in :data:`~glassformer.kernels.packed.KINDS`."""
+    """Kind, a name in :data:`~glassformer.kernels.packed.KINDS`."""
     blocks: Tensor
-    """Its bytes, uint8 ``[..., row, bytes of a row]``."""
+    """Bytes, uint8 ``[..., row, bytes of a row]``."""
 
     @property
     def shape(self) -> list[int]:
@@ -43,7 +42,7 @@ class PackedLinear(nn.Linear):
     """A linear layer whose weights are packed, for inference and for gradients of activations.
 
     Products are those of the expanded weights: activations are not rounded to 8 bits. ``weight`` is
-    the expanded matrix in float32, made anew at each use.
+    the expanded matrix in float32, computed anew at each use.
 
     Args:
         in_features: Width of the input, a multiple of the kind's block.
@@ -62,7 +61,7 @@ class PackedLinear(nn.Linear):
         self.out_features = out_features
         self.kind = kind
         self.register_buffer("blocks", _zeros(kind, out_features, in_features))
-        self.register_parameter("bias", _frozen_zeros(out_features) if bias else None)
+        self.register_parameter("bias", _frozen_bias(bias, out_features))
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
@@ -74,7 +73,7 @@ class PackedLinear(nn.Linear):
         return packed_linear(x, self.blocks, self.kind, self.bias)
 
     def packed_weights(self) -> dict[str, PackedWeight]:
-        """Return the weights that are packed, by the names of the dense module."""
+        """Return the packed weights, by their names in the dense module."""
         return {"weight": PackedWeight(self.kind, self.blocks)}
 
     def extra_repr(self) -> str:
@@ -83,9 +82,7 @@ class PackedLinear(nn.Linear):
 
 
 class PackedEmbedding(nn.Embedding):
-    """An embedding whose rows are packed, and expanded when they are looked up; see
-    :class:`PackedLinear`.
-    """
+    """An embedding with packed rows, which are expanded when they are looked up."""
 
     blocks: Tensor
 
@@ -108,7 +105,7 @@ class PackedEmbedding(nn.Embedding):
         return values(self.kind, nn.functional.embedding(numbers, self.blocks))
 
     def packed_weights(self) -> dict[str, PackedWeight]:
-        """Return the weights that are packed, by the names of the dense module."""
+        """Return the packed weights, by their names in the dense module."""
         return {"weight": PackedWeight(self.kind, self.blocks)}
 
     def extra_repr(self) -> str:
@@ -117,13 +114,11 @@ class PackedEmbedding(nn.Embedding):
 
 
 class PackedExperts(MixtureOfExperts):
-    """A mixture of experts whose matrices are packed, each of a kind of its own; see
-    :class:`PackedLinear`.
+    """A mixture of experts with packed matrices, whose kinds may differ.
 
     Only the experts that a batch chose are read. Everything is computed in float32 at least; the
-    output has ``x``'s dtype. There are no ``gate``, ``up`` and ``down``: to expand all experts
-    takes much memory, which
-    :meth:`packed_weights` leaves to those who ask for it.
+    output has ``x``'s dtype. There are no ``gate``, ``up`` and ``down``, because expanding all
+    experts takes much memory; :meth:`packed_weights` can do it.
 
     Args:
         hidden_dim: Width of input and output.
@@ -168,9 +163,7 @@ class PackedExperts(MixtureOfExperts):
             ("down", hidden_dim, ff_dim),
         ):
             self.register_buffer(f"{name}_blocks", _zeros(kinds[name], num_experts, rows, width))
-            self.register_parameter(
-                f"{name}_bias", _frozen_zeros(num_experts, rows) if bias else None
-            )
+            self.register_parameter(f"{name}_bias", _frozen_bias(bias, num_experts, rows))
 
     def mix(
         self,
@@ -192,7 +185,7 @@ class PackedExperts(MixtureOfExperts):
         return mix_packed_matrices(experts, tokens, weights, indices)
 
     def packed_weights(self) -> dict[str, PackedWeight]:
-        """Return the weights that are packed, by the names of the dense module."""
+        """Return the packed weights, by their names in the dense module."""
         return {
             name: PackedWeight(kind, getattr(self, buffer_name(name)))
             for name, kind in self.kinds.items()
@@ -208,12 +201,13 @@ PACKED = (PackedLinear, PackedEmbedding, PackedExperts)
 
 
 def packed_like(module: nn.Module, kinds: Mapping[str, str]) -> nn.Module | None:
-    """Return an empty module on the device meta that holds weights of ``module`` packed; None if
-    there is none.
+    """Return an empty module, on the device meta, for ``module`` with packed weights.
+
+    The result is None if no class of this file can hold them.
 
     Args:
         module: A module of numbers.
-        kinds: The kind of each of its weights that is to be packed, by their names in ``module``.
+        kinds: Kind of each weight that is to be packed, by its name in ``module``.
     """
     with torch.device("meta"):
         layer = _empty_like(module, kinds)
@@ -242,12 +236,10 @@ def _empty_like(module: nn.Module, kinds: Mapping[str, str]) -> nn.Module | None
 
 
 def buffer_name(weight: str) -> str:
-    """Return the name of the buffer that holds a weight packed: ``blocks``, or ``gate_blocks`` of
-    experts.
-    """
-    owner, _, name = weight.rpartition(".")
-    buffer = "blocks" if name == "weight" else f"{name}_blocks"
-    return f"{owner}.{buffer}" if owner else buffer
+    """Return the name of a weight's packed buffer: ``blocks``, or ``gate_blocks`` for experts."""
+    if weight == "weight" or weight.endswith(".weight"):
+        return f"{weight.removesuffix('weight')}blocks"
+    return f"{weight}_blocks"
 
 
 def _zeros(kind: str, *shape: int) -> Tensor:
@@ -255,5 +247,8 @@ def _zeros(kind: str, *shape: int) -> Tensor:
     return torch.zeros(KINDS[kind].packed_shape(shape), dtype=torch.uint8)
 
 
-def _frozen_zeros(*shape: int) -> nn.Parameter:
+def _frozen_bias(bias: bool, *shape: int) -> nn.Parameter | None:
+    """Return a bias of zeros without a gradient; None without a bias."""
+    if not bias:
+        return None
     return nn.Parameter(torch.zeros(shape), requires_grad=False)
