@@ -89,8 +89,8 @@ class Conversation:
             InputError: The model's template refuses the conversation.
         """
         # Input that is not valid text becomes U+FFFD.
-        asked = Message("user", whole_text(text))
-        prompt = self._prompt([*self.messages, asked])
+        request = Message("user", whole_text(text))
+        prompt = self._prompt([*self.messages, request])
         room = self._continuation.max_seq_len
         if len(prompt) >= room:
             raise ContextFull(
@@ -138,7 +138,7 @@ class Conversation:
             reader.finish()
             stored_messages = to_keep(reader.messages)
             if any(message.content for message in stored_messages):
-                self.messages += [messagest, *stored_messages]
+                self.messages += [request, *stored_messages]
 
     def _prompt(self, messages: list[Message]) -> list[int]:
         if self.template is None:

@@ -81,7 +81,7 @@ def read_examples(
 
     ``all_classes`` refuses a file without examples of a class, from which it cannot be learned.
     """
-    if text_column is None != label_column is None:
+    if (text_column is None) != (label_column is None):
         raise InputError(
             got=f"text_column = {text_column!r} with label_column = {label_column!r}",
             expected="both or none",
