@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _MODULES = {"edits", "lens", "sweep"}
-"""Modules of :mod:`glassformer.observe` that this package has as attributes, loaded on first use."""
+"""Modules of :mod:`glassformer.observe` that are attributes here, loaded on first use."""
 _NAMES = {
     "LanguageModel": "glassformer.generation.language_model",
     "capture": "glassformer.observe.capture",
