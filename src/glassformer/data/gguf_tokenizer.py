@@ -268,7 +268,7 @@ def gguf_vocabulary(
             tokens[index] = token
             types[index] = kinds.get(token, 1)
     ends = sorted(dict.fromkeys(ends), key=lambda end: (end != ends[0], tokens[end] in END_NAMES))
-    fields = {
+    fields: dict[str, Any] = {
         "model": "gpt2",
         "pre": pre,
         "tokens": tokens,

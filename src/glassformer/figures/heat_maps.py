@@ -221,4 +221,6 @@ def short(value: float | int, largest: float | int) -> str:
     else:
         decimals = 0
     text = f"{value:.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if decimals else text
+    if decimals:
+        return text.rstrip("0").rstrip(".")
+    return text

@@ -94,7 +94,9 @@ def _map(
     rows: _Axis,
     columns: _Axis,
 ) -> Figure:
-    end = float(np.nanmax(np.abs(matrix))) if largest is None else largest
+    end = largest
+    if end is None:
+        end = float(np.nanmax(np.abs(matrix)))
     if not end > 0:
         end = 1.0
     if np.nanmin(matrix) < 0:
@@ -113,13 +115,19 @@ def _map(
         rows[0],
         limits=limits,
         colormap=colormap,
-        x_names=columns[1] if len(columns[1]) <= MOST_NAMES else (),
-        y_names=rows[1] if len(rows[1]) <= MOST_NAMES else (),
+        x_names=_few_names(columns),
+        y_names=_few_names(rows),
     )
     bar = figure.colorbar(image, ax=place, label=kind)
     finish(figure, title, ax)
     create_ticks(place, bar.ax)
     return figure
+
+
+def _few_names(axis: _Axis) -> list[str]:
+    """Return the labels of an axis, or none if they are too many to be read."""
+    _, labels = axis
+    return labels if len(labels) <= MOST_NAMES else []
 
 
 def _bars(table: Table, kind: str, title: str, ax: Axes | None) -> Figure:

@@ -312,7 +312,9 @@ def save_figure(
             )
     directory = local_path(directory)
     paths = {suffix: directory / f"{name}.{suffix}" for suffix in formats}
-    replaces = any_file if overwrite else _is_written
+    replaces = _is_written
+    if overwrite:
+        replaces = any_file
     for path in paths.values():
         require_replaceable(path, replaces)
     for suffix, path in paths.items():

@@ -98,10 +98,12 @@ class Screen:
         styled = _styled()
         if begins and not styled:
             write(f"[{piece.message.channel}] ", sys.stderr)
-        # Each piece is dimmed alone, so that Ctrl-C never leaves a dim terminal.
-        print(_DIM if styled else "", end="", file=sys.stderr)
+        # Each piece is dimmed separately, so that Ctrl-C never leaves a dim terminal.
+        if styled:
+            print(_DIM, end="", file=sys.stderr)
         write(piece.text, sys.stderr)
-        print(_PLAIN if styled else "", end="", file=sys.stderr, flush=True)
+        if styled:
+            print(_PLAIN, end="", file=sys.stderr, flush=True)
         if piece.ended:
             write("\n", sys.stderr)
 
@@ -122,13 +124,13 @@ def talk(conversation: Conversation, screen: Screen) -> None:
         print(_HINT, file=sys.stderr)
     while True:
         try:
-            asked = _ask()
+            message = _ask()
         except KeyboardInterrupt:
             if not interactive:
                 raise
             print("\nCtrl-D or /quit ends.", file=sys.stderr)
             continue
-        if asked is None:
+        if message is None:
             return
         text, quoted = message
         if text.startswith("/") and not quoted:
@@ -262,12 +264,14 @@ def _obey(command: str, conversation: Conversation, screen: Screen) -> str | Non
         return f"Reasoning: {effort}."
     if name == "/reasoning" and not rest:
         screen.show_reasoning = not screen.show_reasoning
-        return f"Reasoning is {'shown' if screen.show_reasoning else 'hidden'}."
-    # An effort that does not exist, or none, is a slip; "/effort is a fine word" is not.
+        return "Reasoning is shown." if screen.show_reasoning else "Reasoning is hidden."
+    # A missing or unknown effort is a slip; "/effort is a fine word" is a message.
     slip = name == "/effort" and len(rest.split()) < 2
     if slip and conversation.template is not None:
         return "/effort is for gpt-oss: this model's prompts do not say it."
-    return _help(conversation) if slip or command == "/help" else None
+    if slip or command == "/help":
+        return _help(conversation)
+    return None
 
 
 def _resembles_command(text: str) -> bool:

@@ -81,9 +81,13 @@ def _convert_to_directory(flags: ConvertFlags) -> list[str]:
             replace=flags.replace,
             beside=partial(_write_other_files, flags, stored),
         )
-    name = "glassformer's own layout" if family is None else family.name
-    where = " in OpenAI's layout" if family is OPENAI else ""
-    return [f"{flags.out}: {name}{where}, {byte_size(size)}{_growth(stored, size)}"]
+    if family is None:
+        layout = "glassformer's own layout"
+    elif family is OPENAI:
+        layout = f"{family.name} in OpenAI's layout"
+    else:
+        layout = family.name
+    return [f"{flags.out}: {layout}, {byte_size(size)}{_growth(stored, size)}"]
 
 
 def _growth(stored: Stored, size: int) -> str:
@@ -104,13 +108,12 @@ def _write_other_files(flags: ConvertFlags, stored: Stored, directory: Path) -> 
     for file in _other_files(stored.path):
         shutil.copyfile(file, directory / file.name)
     if flags.tokenizer is not None:
-        rule = _own_rule(stored)
         write_model_files(
             directory,
             stored.require_tokenizer(),
             stored.chat_template,
             stored.stop_tokens,
-            rule=None if rule is None else generation_config(rule),
+            rule=_own_settings(stored),
         )
 
 
@@ -176,9 +179,14 @@ def _own_rule(stored: Stored) -> SamplingRule | None:
     return None if model_rule.source == BY_DEFAULT else model_rule.rule
 
 
-def _write_tokenizer_of_gguf(stored: Stored, directory: Path) -> None:
+def _own_settings(stored: Stored) -> Mapping[str, Any] | None:
+    """Return the rule of :func:`_own_rule` as the content of a generation_config.json."""
     rule = _own_rule(stored)
-    settings = None if rule is None else generation_config(rule)
+    return None if rule is None else generation_config(rule)
+
+
+def _write_tokenizer_of_gguf(stored: Stored, directory: Path) -> None:
+    settings = _own_settings(stored)
     _write_tokenizer(stored.content, stored.settings_file, directory, rule=settings)
 
 

@@ -30,7 +30,9 @@ def _jupyter_lab() -> str | None:
     on_path = shutil.which("jupyter-lab")
     if beside_python is not None and beside_python != on_path:
         return shlex.quote(beside_python)
-    return "jupyter lab" if on_path is not None else None
+    if on_path is not None:
+        return "jupyter lab"
+    return None
 
 
 def start(flags: StartFlags) -> None:

@@ -68,7 +68,9 @@ def backend_of(flags: ExploreFlags) -> Backend:
     Runs are looked up again whenever the page asks for models.
     """
     first = list_models(flags.run)
-    named_path = None if flags.run is None else local_path(flags.run)
+    named_path = None
+    if flags.run is not None:
+        named_path = local_path(flags.run)
     taken_names = {entry.card.name for entry in first}
     runs = partial(find_models, flags.runs, taken_names, named_path, {})
     return Backend([*first, *runs()], runs)

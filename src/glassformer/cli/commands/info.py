@@ -97,8 +97,10 @@ def as_text(model: Description, machine: Machine) -> str:
             f"  {f'cache, {tokens:,} tokens':<22}{byte_size(cache):>12}   in 16 bits; twice in 32"
         )
     if machine.memory is not None:
-        free = "" if machine.free is None else f"   {byte_size(machine.free)} of it free"
-        lines.append(f"  {'this process may take':<22}{byte_size(machine.memory):>12}{free}")
+        line = f"  {'this process may take':<22}{byte_size(machine.memory):>12}"
+        if machine.free is not None:
+            line += f"   {byte_size(machine.free)} of it free"
+        lines.append(line)
     if model.experts is not None:
         lines += ["", f"  MXFP4 kernel: {machine.kernel or machine.without_kernel}"]
     return "\n".join(lines)

@@ -32,7 +32,9 @@ def _run(flags: LabFlags) -> Path:
     from glassformer.labs.run import run
 
     lab = importlib.import_module(LABS[flags.name]).LAB
-    data = {"data": flags.data} if flags.name in LABS_WITH_DATA else {}
+    data = {}
+    if flags.name in LABS_WITH_DATA:
+        data["data"] = flags.data
     return run(
         lab, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data
     )

@@ -34,11 +34,10 @@ def main(flags: ProgramFlags) -> int:
     if flags.dtype is not None:
         model = model.to(getattr(torch, flags.dtype))
     status = 0
-    if flags.text:
-        agrees = _run(model, " ".join(flags.text))
-        status = 0 if agrees else 1
-    else:
+    if not flags.text:
         say(describe(model))
+    elif not _run(model, " ".join(flags.text)):
+        status = 1
     if flags.verify and not _verify(model, flags):
         status = 1
     if flags.out is not None:

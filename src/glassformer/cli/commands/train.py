@@ -116,8 +116,9 @@ def _data_description(flags: TrainFlags, data: TrainingData) -> dict[str, Any]:
     if not flags.resume:
         return data.description
     earlier = read_run(flags.run).data
-    moved = {**data.description, "path": earlier.get("path")}
-    return earlier if moved == earlier else data.description
+    if {**data.description, "path": earlier.get("path")} == earlier:
+        return earlier
+    return data.description
 
 
 def _outcome(flags: TrainFlags, data: TrainingData, result: TrainingResult) -> list[str]:

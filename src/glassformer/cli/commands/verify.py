@@ -40,7 +40,7 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
     trace = NumpyHead(head).trace(space.one_hot(cases.block)[0])
     first = int(space.has_cls)
     names = enumerate(space.token_names[token] for token in cases.block.tokens[0])
-    numbered = [str(name) if i < first else f"{i - first} {name}" for i, name in names]
+    numbered = [f"{i - first} {name}" if i >= first else str(name) for i, name in names]
     outputs = trace.output[first:].copy()
     targets = cases.target[0, first:]
     # The failing output was computed in float32 if so requested; the trace is in float64.
@@ -119,7 +119,9 @@ def main(flags: VerifyFlags) -> int:
         tolerance = None
     else:
         tolerance = flags.tolerance
-    dtype = torch.float32 if flags.float32 else torch.float64
+    dtype = torch.float64
+    if flags.float32:
+        dtype = torch.float32
     try:
         certificate = verify(head, task, tolerance=tolerance, dtype=dtype, limit=flags.limit)
     except InputError as error:
