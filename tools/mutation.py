@@ -5,9 +5,8 @@
 
 A seeded sample of mutants is drawn over the modules of the packages. One run of the packages' tests
 under coverage finds which tests execute each line and how long they take. Each mutant is then
-judged by the tests that execute its
-line: those that import the mutated module first, the fast before the slow, until the first one
-fails. Tests marked slow are left out.
+judged by the tests that execute its line: those that import the mutated module first, the fast
+before the slow, until the first one fails. Tests marked slow are left out.
 
 One process imports everything and collects the tests; for each mutant it forks a child, which
 replaces the code of the mutated function and runs the chosen tests, so that a mutant costs little

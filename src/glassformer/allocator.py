@@ -3,7 +3,8 @@
 import ctypes
 import sys
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
+_TRIM_THRESHOLD = -1  # of malloc.h, as the next
+_MMAP_THRESHOLD = -3
 LARGEST_KEPT = 2**26
 MOST_KEPT = 2**30
 """Bytes of the largest block that is kept, and of all kept blocks at the end of the heap."""
