@@ -106,14 +106,11 @@ class TrainFlags:
     def parse(cls, args: Sequence[str], prog: str) -> TrainFlags:
         """Read ``args``; with ``--resume`` the flags of the stored run are the defaults."""
         directory = _resumed_run(args)
-        default: object = tyro.MISSING_NONPROP
-        if directory is not None:
-            default = _flags_of(directory)
         return tyro.cli(
             cls,
             prog=prog,
             args=args,
-            default=default,
+            default=tyro.MISSING_NONPROP if directory is None else _flags_of(directory),
             config=(FlagCreatePairsOff, AvoidSubcommands, SuppressFixed),
         )
 

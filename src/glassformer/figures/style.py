@@ -312,9 +312,7 @@ def save_figure(
             )
     directory = local_path(directory)
     paths = {suffix: directory / f"{name}.{suffix}" for suffix in formats}
-    replaces = _is_written
-    if overwrite:
-        replaces = any_file
+    replaces = any_file if overwrite else _is_written
     for path in paths.values():
         require_replaceable(path, replaces)
     for suffix, path in paths.items():

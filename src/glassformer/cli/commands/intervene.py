@@ -31,7 +31,9 @@ def main(flags: InterveneFlags) -> int:
     _check_places(flags, lm.model.config)
     if flags.steer is not None:
         assert flags.layer is not None
-        strength = 0.5 if flags.strength is None else flags.strength
+        strength = flags.strength
+        if strength is None:
+            strength = 0.5
         norm, change = _steering(lm, flags.text, flags.steer, flags.layer, strength)
         parts.append(add("residual", change, layers=flags.layer))
         line = (

@@ -79,7 +79,9 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
 def _numbers(row: Float[np.ndarray, " v_dim"]) -> str:
     numbers = [f"{number + 0.0:.4g}" if abs(number) >= 5e-5 else "0" for number in row.tolist()]
     text = " ".join(numbers)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    if len(text) > LONGEST:
+        return f"{text[: LONGEST - 3]}..."
+    return text
 
 
 def _advice(certificate: Certificate) -> str:
