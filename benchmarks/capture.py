@@ -1,5 +1,4 @@
-"""Cost of capture: time and memory, compared with Hugging Face's eager attention on the same
-weights.
+"""Cost of capture: time and memory, beside Hugging Face's eager attention on the same weights.
 
     python benchmarks/capture.py [--rounds 7] [--out benchmarks/capture.json]
 
@@ -61,7 +60,7 @@ def decoder(max_seq_len: int) -> Decoder:
 
 
 @torch.no_grad()
-def peer(ours: Any) -> Any:
+def peer(model: Any) -> Any:
     """transformers' Llama with the weights of ours, and eager attention."""
     config = transformers.LlamaConfig(
         vocab_size=VOCAB,
@@ -70,33 +69,33 @@ def peer(ours: Any) -> Any:
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
         num_key_value_heads=KV_HEADS,
-        max_position_embeddings=ours.config.max_seq_len,
+        max_position_embeddings=model.config.max_seq_len,
         use_cache=False,
     )
-    theirs = transformers.LlamaForCausalLM(config).eval()
-    theirs.set_attn_implementation("eager")
+    hf_model = transformers.LlamaForCausalLM(config).eval()
+    hf_model.set_attn_implementation("eager")
     pairs = [
-        (theirs.model.embed_tokens, ours.embedding),
-        (theirs.model.norm, ours.final_norm),
-        (theirs.lm_head, ours.output),
+        (hf_model.model.embed_tokens, model.embedding),
+        (hf_model.model.norm, model.final_norm),
+        (hf_model.lm_head, model.output),
     ]
-    for other, own in zip(theirs.model.layers, ours.layers, strict=True):
+    for hf_layer, layer in zip(hf_model.model.layers, model.layers, strict=True):
         pairs += [
-            (other.input_layernorm, own.attention_norm),
-            (other.post_attention_layernorm, own.ffn_norm),
+            (hf_layer.input_layernorm, layer.attention_norm),
+            (hf_layer.post_attention_layernorm, layer.ffn_norm),
         ]
         pairs += [
-            (getattr(other.mlp, f"{name}_proj"), getattr(own.ffn, name))
+            (getattr(hf_layer.mlp, f"{name}_proj"), getattr(layer.ffn, name))
             for name in ("gate", "up", "down")
         ]
         names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
         pairs += [
-            (getattr(other.self_attn, name), getattr(own.attention, mine))
+            (getattr(hf_layer.self_attn, name), getattr(layer.attention, mine))
             for name, mine in names.items()
         ]
-    for module, own in pairs:
-        module.weight.copy_(own.weight)
-    return theirs
+    for module, weight in pairs:
+        module.weight.copy_(weight.weight)
+    return hf_model
 
 
 @torch.no_grad()
@@ -167,7 +166,7 @@ def one_layer(rounds: int) -> dict[str, Any]:
     """All heads of one layer on 2,048 tokens: the attention alone, and the whole forward pass."""
     model = decoder(2048)
     tokens = torch.randint(VOCAB, (1, 2048))
-    theirs = peer(model)
+    hf_model = peer(model)
     q, k, v = (
         torch.randn(1, heads, 2048, HIDDEN // HEADS) for heads in (HEADS, KV_HEADS, KV_HEADS)
     )
@@ -181,7 +180,7 @@ def one_layer(rounds: int) -> dict[str, Any]:
 
     def eager() -> tuple[Tensor, Tensor]:
         return modeling_llama.eager_attention_forward(
-            theirs.model.layers[0].self_attn, q, k, v, mask, scale
+            hf_model.model.layers[0].self_attn, q, k, v, mask, scale
         )
 
     def watched() -> tuple[Tensor, Tensor]:
@@ -190,14 +189,14 @@ def one_layer(rounds: int) -> dict[str, Any]:
         return logits, seen.records[0].values
 
     def eager_run() -> tuple[Tensor, Tensor]:
-        out = theirs(tokens, output_attentions=True)
+        out = hf_model(tokens, output_attentions=True)
         return out.logits, out.attentions[-1]
 
     def adapted() -> tuple[Tensor, Tensor]:
-        theirs.set_attn_implementation("sdpa")
-        with capture(theirs, layers=-1) as seen:
-            logits = theirs(tokens).logits
-        theirs.set_attn_implementation("eager")
+        hf_model.set_attn_implementation("sdpa")
+        with capture(hf_model, layers=-1) as seen:
+            logits = hf_model(tokens).logits
+        hf_model.set_attn_implementation("eager")
         return logits, seen.records[0].values
 
     first = watched()
@@ -210,10 +209,10 @@ def one_layer(rounds: int) -> dict[str, Any]:
             3 * rounds,
         ),
         "difference_of_weights": max(
-            float((second[1] - each[1]).abs().max()) for each in (first, third)
+            float((second[1] - result[1]).abs().max()) for result in (first, third)
         ),
         "difference_of_logits": max(
-            float((second[0] - each[0]).abs().max()) for each in (first, third)
+            float((second[0] - result[0]).abs().max()) for result in (first, third)
         ),
     }
 

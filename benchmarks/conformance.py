@@ -1,8 +1,7 @@
-"""Ours and each installed peer against references in float64, on small random models: `make
-conformance`.
+"""Our models and each installed peer against references in float64: `make conformance`.
 
-    python benchmarks/conformance.py [--quick] [--out benchmarks/conformance.json] [--page
-    docs/conformance.md]
+    python benchmarks/conformance.py [--quick] [--out benchmarks/conformance.json]
+                                     [--page docs/conformance.md]
 
 The models are those of the tests. Every number of the page is in the JSON file, from which the page
 is written. A peer that cannot be imported is listed as not installed.
@@ -27,7 +26,7 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 HERE = Path(__file__).resolve().parent
-sys.path.extend(str(HERE.parent / each) for each in ("tests", "tests/checkpoints", "tools"))
+sys.path.extend(str(HERE.parent / folder) for folder in ("tests", "tests/checkpoints", "tools"))
 
 import jinja2
 import torch
@@ -91,7 +90,7 @@ VERSIONS = installed()
 def largest(some: list[Tensor], others: list[Tensor]) -> float:
     """The largest difference of tensors in turn."""
     pairs = zip(some, others, strict=True)
-    return max(float((one.double() - other.double()).abs().max()) for one, other in pairs)
+    return max(float((first.double() - second.double()).abs().max()) for first, second in pairs)
 
 
 def gpt_oss_model() -> Any:
@@ -141,13 +140,13 @@ class Case:
         """What transformers computes. Its last hidden state is normed, and left out everywhere."""
         model = self.theirs(dtype)
         with no_rounding() if dtype == torch.float64 else nullcontext():
-            found = model(self.tokens, output_hidden_states=True, output_attentions=True)
-            made = {"logits": [found.logits], "hidden states": found.hidden_states[1:-1]}
-            made |= {"attention weights": found.attentions}
-            made |= {"gradients": self.gradients(found.logits, model.get_input_embeddings())}
+            outputs = model(self.tokens, output_hidden_states=True, output_attentions=True)
+            measured = {"logits": [outputs.logits], "hidden states": outputs.hidden_states[1:-1]}
+            measured |= {"attention weights": outputs.attentions}
+            measured |= {"gradients": self.gradients(outputs.logits, model.get_input_embeddings())}
             with torch.no_grad():
                 return {
-                    **_detached(made),
+                    **_detached(measured),
                     "greedy tokens": [greedy(lambda text: model(text).logits, self.tokens)],
                 }
 
@@ -157,14 +156,14 @@ class Case:
         with capture(model, what=("weights", "residual")) as seen:
             logits = model(self.tokens)
         layers = range(model.config.num_layers)
-        made = {
+        measured = {
             "logits": [logits],
             "hidden states": [seen[layer, "residual"] for layer in layers][:-1],
         }
-        made |= {"attention weights": [seen[layer, "weights"] for layer in layers]}
-        made |= {"gradients": self.gradients(logits, model.embedding)}
+        measured |= {"attention weights": [seen[layer, "weights"] for layer in layers]}
+        measured |= {"gradients": self.gradients(logits, model.embedding)}
         return {
-            **_detached(made),
+            **_detached(measured),
             "greedy tokens": [torch.tensor(generate(model, self.tokens.tolist(), NEW))],
         }
 
@@ -175,17 +174,17 @@ class Case:
         with no_rounding() if dtype == torch.float64 else nullcontext():
             logits, cache = bridge.run_with_cache(self.tokens)
             layers = range(bridge.cfg.n_layers)
-            made = {
+            measured = {
                 "logits": [logits],
                 "hidden states": [cache["resid_post", layer] for layer in layers][:-1],
             }
-            made |= {"attention weights": [cache["pattern", layer] for layer in layers]}
+            measured |= {"attention weights": [cache["pattern", layer] for layer in layers]}
             # The bridge has modules of its own: the token vectors are found by their values.
             vectors = model.get_input_embeddings().weight
-            (embedding, *_) = [each for each in bridge.modules() if _holds(each, vectors)]
-            made |= {"gradients": self.gradients(bridge(self.tokens), embedding)}
+            (embedding, *_) = [module for module in bridge.modules() if _holds(module, vectors)]
+            measured |= {"gradients": self.gradients(bridge(self.tokens), embedding)}
             with torch.no_grad():
-                return {**_detached(made), "greedy tokens": [greedy(bridge, self.tokens)]}
+                return {**_detached(measured), "greedy tokens": [greedy(bridge, self.tokens)]}
 
 
 def _holds(module: nn.Module, vectors: Tensor) -> bool:
@@ -193,8 +192,8 @@ def _holds(module: nn.Module, vectors: Tensor) -> bool:
     return weight is not None and weight.shape == vectors.shape and torch.equal(weight, vectors)
 
 
-def _detached(made: dict[str, Any]) -> Measured:
-    return {name: [each.detach() for each in some] for name, some in made.items()}
+def _detached(measured: dict[str, Any]) -> Measured:
+    return {name: [tensor.detach() for tensor in some] for name, some in measured.items()}
 
 
 def bridge_of(model: Any) -> Any:
@@ -251,17 +250,19 @@ def compared(
 ) -> dict[str, Any]:
     """The largest difference of each measure, or what was raised instead."""
     try:
-        found = measure(dtype)
+        measured = measure(dtype)
     except Exception as error:
         return {"refused": f"{type(error).__name__}: {error}".splitlines()[0]}
     row: dict[str, Any] = {
-        each: largest(found[each], reference[each]) for each in MEASURES if reference[each]
+        measure_name: largest(measured[measure_name], reference[measure_name])
+        for measure_name in MEASURES
+        if reference[measure_name]
     }
-    new = found["greedy tokens"][0]
-    wanted = reference["greedy tokens"][0]
+    new = measured["greedy tokens"][0]
+    reference_tokens = reference["greedy tokens"][0]
     # A text counts up to its first other token: after it the two continue different texts.
-    agreed = (new == wanted).int().cumprod(1).sum()
-    return {**row, "greedy tokens": int(agreed), "of": wanted.numel()}
+    agreed = (new == reference_tokens).int().cumprod(1).sum()
+    return {**row, "greedy tokens": int(agreed), "of": reference_tokens.numel()}
 
 
 # Other references
@@ -281,31 +282,33 @@ def cross_block() -> Block:
 
 
 @torch.no_grad()
-def copy_attention(ours: GroupedQueryAttention, theirs: nn.MultiheadAttention) -> None:
-    weights = theirs.in_proj_weight.chunk(3)
-    biases = theirs.in_proj_bias.chunk(3)
+def copy_attention(
+    attention: GroupedQueryAttention, torch_attention: nn.MultiheadAttention
+) -> None:
+    weights = torch_attention.in_proj_weight.chunk(3)
+    biases = torch_attention.in_proj_bias.chunk(3)
     for projection, weight, bias in zip(
-        (ours.query, ours.key, ours.value), weights, biases, strict=True
+        (attention.query, attention.key, attention.value), weights, biases, strict=True
     ):
         projection.weight.copy_(weight)
         projection.bias.copy_(bias)
-    ours.output.load_state_dict(theirs.out_proj.state_dict())
+    attention.output.load_state_dict(torch_attention.out_proj.state_dict())
 
 
-def copy_block(ours: Block, theirs: Any) -> None:
+def copy_block(block: Block, torch_block: Any) -> None:
     """Copy the weights of a layer of torch.nn."""
-    pairs = [(ours.ffn.up, theirs.linear1), (ours.ffn.down, theirs.linear2)]
-    if ours.cross_attention is None:
-        copy_attention(ours.attention, theirs.self_attn)
-        pairs += [(ours.attention_norm, theirs.norm1), (ours.ffn_norm, theirs.norm2)]
+    pairs = [(block.ffn.up, torch_block.linear1), (block.ffn.down, torch_block.linear2)]
+    if block.cross_attention is None:
+        copy_attention(block.attention, torch_block.self_attn)
+        pairs += [(block.attention_norm, torch_block.norm1), (block.ffn_norm, torch_block.norm2)]
     else:
-        copy_attention(ours.self_attention, theirs.self_attn)
-        copy_attention(ours.cross_attention, theirs.multihead_attn)
+        copy_attention(block.self_attention, torch_block.self_attn)
+        copy_attention(block.cross_attention, torch_block.multihead_attn)
         pairs += [
-            (ours.self_attention_norm, theirs.norm1),
-            (ours.cross_attention_norm, theirs.norm2),
+            (block.self_attention_norm, torch_block.norm1),
+            (block.cross_attention_norm, torch_block.norm2),
         ]
-        pairs += [(ours.ffn_norm, theirs.norm3)]
+        pairs += [(block.ffn_norm, torch_block.norm3)]
     for our_module, their_module in pairs:
         our_module.load_state_dict(their_module.state_dict())
 
@@ -326,37 +329,43 @@ def torch_rows() -> Iterator[dict[str, Any]]:
             options: dict[str, Any] = {"dropout": 0.0, "batch_first": True}
             x = torch.randn(3, 9, 24, dtype=torch.float64)
             memory = torch.randn(3, 7, 24, dtype=torch.float64)
-            ours: Any
-            theirs: Any
+            block: Any
+            torch_block: Any
             if kind == "encoder":
-                theirs = nn.TransformerEncoderLayer(24, 4, 40, norm_first=norm_first, **options)
-                ours = encoder_block(norm_first=norm_first)
+                torch_block = nn.TransformerEncoderLayer(
+                    24, 4, 40, norm_first=norm_first, **options
+                )
+                block = encoder_block(norm_first=norm_first)
             else:
-                theirs = nn.TransformerDecoderLayer(24, 4, 40, **options)
-                ours = cross_block()
-            randomize_vectors(theirs)
-            theirs.to(torch.bfloat16).float()
-            copy_block(ours, theirs)
+                torch_block = nn.TransformerDecoderLayer(24, 4, 40, **options)
+                block = cross_block()
+            randomize_vectors(torch_block)
+            torch_block.to(torch.bfloat16).float()
+            copy_block(block, torch_block)
             results = []
-            for layer, precision in ((theirs, torch.float64), (ours, dtype), (theirs, dtype)):
-                given = x.to(torch.bfloat16).to(precision).requires_grad_()
+            for layer, precision in (
+                (torch_block, torch.float64),
+                (block, dtype),
+                (torch_block, dtype),
+            ):
+                given_x = x.to(torch.bfloat16).to(precision).requires_grad_()
                 layer.to(torch.float64).to(precision)
                 also = [memory.to(torch.bfloat16).to(precision)] if kind == "decoder" else []
                 mask = {
                     "tgt_mask": nn.Transformer.generate_square_subsequent_mask(9, dtype=precision)
                 }
-                out = layer(given, *also, **(mask if also and layer is theirs else {}))
+                out = layer(given_x, *also, **(mask if also and layer is torch_block else {}))
                 out.double().square().sum().backward()
-                results.append([out.detach(), given.grad])
+                results.append([out.detach(), given_x.grad])
             names = ("glassformer", "torch")
             name = f"nn.Transformer{kind.title()}Layer" + (", norm first" if norm_first else "")
-            for library, found in zip(names, results[1:], strict=True):
+            for library, measured in zip(names, results[1:], strict=True):
                 if library == "glassformer" or dtype != torch.float64:
                     row = {"reference": name, "library": library, "dtype": dtype_name}
                     yield {
                         **row,
-                        "outputs": largest(found[:1], results[0][:1]),
-                        "gradients": largest(found[1:], results[0][1:]),
+                        "outputs": largest(measured[:1], results[0][:1]),
+                        "gradients": largest(measured[1:], results[0][1:]),
                     }
 
 
@@ -377,13 +386,13 @@ def openai_rows() -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "model"
         write_random_gpt_oss(folder, config, layout="openai")
-        wanted = openai_logits(folder, torch.float64, tokens)
-        own = largest([openai_logits(folder, torch.bfloat16, tokens)], [wanted])
+        expected_logits = openai_logits(folder, torch.float64, tokens)
+        openai_error = largest([openai_logits(folder, torch.bfloat16, tokens)], [expected_logits])
         yield {
             "reference": "OpenAI's gpt-oss",
             "library": "gpt-oss",
             "dtype": "bfloat16",
-            "outputs": own,
+            "outputs": openai_error,
         }
         for name, dtype in DTYPES.items():
             for experts in ("dense", "mxfp4"):
@@ -391,13 +400,16 @@ def openai_rows() -> Iterator[dict[str, Any]]:
                     "float64",
                     "mxfp4",
                 ):  # the kernel of packed experts is one of float32
-                    ours = Decoder.from_pretrained(folder, dtype=dtype, experts=experts).eval()
+                    our_model = Decoder.from_pretrained(folder, dtype=dtype, experts=experts).eval()
                     row = {
                         "reference": "OpenAI's gpt-oss",
                         "library": f"glassformer, {experts} experts",
                         "dtype": name,
                     }
-                    yield {**row, "outputs": largest([ours(tokens[None])[0]], [wanted])}
+                    yield {
+                        **row,
+                        "outputs": largest([our_model(tokens[None])[0]], [expected_logits]),
+                    }
 
 
 def tracr_rows() -> dict[str, Any]:
@@ -406,23 +418,23 @@ def tracr_rows() -> dict[str, Any]:
     """
     tracr = Tracr(sys.executable)
     cases = tracr.ask("cases")
-    ours = Ours(cases)
+    our_programs = Ours(cases)
     rows = []
     firsts = {
         id(program_of(name)): name for name in reversed(cases)
     }  # of several tests of one program, the first
     for name in sorted(firsts.values()):
         case = cases[name]
-        sides = {"ours": ours.compile(name), "tracr": tracr.ask("compile", case=name)}
+        sides = {"ours": our_programs.compile(name), "tracr": tracr.ask("compile", case=name)}
         if case["test_input"] is None or "refused" in sides["tracr"]:
             continue
-        sequences, exact = ours.sequences(100)
-        made = {
-            "ours": ours.run(sequences, exact),
+        sequences, exact = our_programs.sequences(100)
+        results = {
+            "ours": our_programs.run(sequences, exact),
             "tracr": tracr.ask("run", sequences=sequences, exact=exact),
         }
         row: dict[str, Any] = {"test": name, "sequences": len(exact)}
-        for side, ran in made.items():
+        for side, ran in results.items():
             row[side] = {"right": same(ran["outputs"], exact), "error": ran["error"]}
         rows.append(row)
     total = {"tests": len(rows), "sequences": sum(row["sequences"] for row in rows)}
@@ -460,67 +472,73 @@ def faults() -> list[Fault]:
     """All, in float32."""
     with tempfile.TemporaryDirectory() as folder:
         gpt_oss = Case("gpt_oss", Path(folder))
-        found = [sinks(gpt_oss), beyond_the_window(gpt_oss)]
+        faults = [sinks(gpt_oss), beyond_the_window(gpt_oss)]
     with tempfile.TemporaryDirectory() as folder:
-        found.append(yarn_on_windowed_layers(Path(folder)))
+        faults.append(yarn_on_windowed_layers(Path(folder)))
     with tempfile.TemporaryDirectory() as folder:
         gpt2 = Case("gpt2", Path(folder))
-        found += [padding(gpt2), dropout(gpt2)]
-    return found
+        faults += [padding(gpt2), dropout(gpt2)]
+    return faults
 
 
 def sinks(case: Case) -> Fault:
     """The softmax of gpt-oss has a column without a key."""
     with no_rounding():
-        wanted = case.theirs(torch.float64)(case.tokens).logits
-    ours = case.ours(torch.float32)
-    without = Decoder(dataclasses.replace(ours.config, sinks=False))
+        expected_logits = case.theirs(torch.float64)(case.tokens).logits
+    our_model = case.ours(torch.float32)
+    without = Decoder(dataclasses.replace(our_model.config, sinks=False))
     without.load_state_dict(
-        {name: each for name, each in ours.state_dict().items() if not name.endswith("sinks")}
+        {
+            name: weight
+            for name, weight in our_model.state_dict().items()
+            if not name.endswith("sinks")
+        }
     )
     fault = Fault(
         "sinks dropped",
         ("vllm#52156", "transformers#42736"),
-        largest([without(case.tokens)], [wanted]),
+        largest([without(case.tokens)], [expected_logits]),
     )
     model = case.theirs(torch.float32)
-    fault.add("glassformer", lambda: ours(case.tokens), wanted)
-    fault.add("transformers", lambda: model(case.tokens).logits, wanted)
+    fault.add("glassformer", lambda: our_model(case.tokens), expected_logits)
+    fault.add("transformers", lambda: model(case.tokens).logits, expected_logits)
     if VERSIONS["transformer-lens"]:
-        fault.add("transformer-lens", lambda: bridge_of(model)(case.tokens), wanted)
+        fault.add("transformer-lens", lambda: bridge_of(model)(case.tokens), expected_logits)
     return fault
 
 
 def beyond_the_window(case: Case) -> Fault:
     """A prompt longer than the window, then tokens one by one from the cache."""
     with no_rounding():
-        wanted = case.theirs(torch.float64)(case.tokens).logits[:, 30:]
-    ours = case.ours(torch.float32)
+        expected_logits = case.theirs(torch.float64)(case.tokens).logits[:, 30:]
+    our_model = case.ours(torch.float32)
     model = case.theirs(torch.float32)
     pieces = case.tokens.split([30] + [1] * 10, 1)
-    wide = Decoder(dataclasses.replace(ours.config, window=None))
-    wide.load_state_dict(ours.state_dict())
+    wide = Decoder(dataclasses.replace(our_model.config, window=None))
+    wide.load_state_dict(our_model.state_dict())
 
     def ours_stepped() -> Tensor:
-        cache = ours.new_cache(2)
-        return torch.cat([ours(piece, cache=cache) for piece in pieces][1:], 1)
+        cache = our_model.new_cache(2)
+        return torch.cat([our_model(piece, cache=cache) for piece in pieces][1:], 1)
 
     def theirs_stepped() -> Tensor:
         cache = None
-        made = []
+        logits = []
         for piece in pieces:
             step = model(piece, past_key_values=cache, use_cache=True)
             cache = step.past_key_values
-            made.append(step.logits)
-        return torch.cat(made[1:], 1)
+            logits.append(step.logits)
+        return torch.cat(logits[1:], 1)
 
-    effect = largest([wide(case.tokens)[:, 30:]], [wanted])
+    effect = largest([wide(case.tokens)[:, 30:]], [expected_logits])
     fault = Fault("prompts beyond the window, by steps", ("sglang#30050",), effect)
-    fault.add("glassformer", ours_stepped, wanted)
-    fault.add("transformers", theirs_stepped, wanted)
+    fault.add("glassformer", ours_stepped, expected_logits)
+    fault.add("transformers", theirs_stepped, expected_logits)
     if VERSIONS["transformer-lens"]:
         fault.add(
-            "transformer-lens, at once", lambda: bridge_of(model)(case.tokens)[:, 30:], wanted
+            "transformer-lens, at once",
+            lambda: bridge_of(model)(case.tokens)[:, 30:],
+            expected_logits,
         )
     return fault
 
@@ -530,7 +548,11 @@ def yarn_on_windowed_layers(folder: Path) -> Fault:
     layers are set here.
     """
     torch.manual_seed(0)
-    seed = next(each for each in range(99) if _yarn_and_windows(random_model("olmo3", each).config))
+    seed = next(
+        candidate
+        for candidate in range(99)
+        if _yarn_and_windows(random_model("olmo3", candidate).config)
+    )
     random_model("olmo3", seed).save_pretrained(folder)
     case = object.__new__(Case)
     case.family = "olmo3"
@@ -547,17 +569,19 @@ def yarn_on_windowed_layers(folder: Path) -> Fault:
     ).float()
     rotary.sliding_attention_attention_scaling = 1.0
     with no_rounding():
-        wanted = reference(tokens).logits
-    ours = case.ours(torch.float32)
-    everywhere = Decoder(dataclasses.replace(ours.config, local_rope_base=None))
-    everywhere.load_state_dict(ours.state_dict())
+        expected_logits = reference(tokens).logits
+    our_model = case.ours(torch.float32)
+    everywhere = Decoder(dataclasses.replace(our_model.config, local_rope_base=None))
+    everywhere.load_state_dict(our_model.state_dict())
     fault = Fault(
-        "YaRN on windowed layers", ("neuronpedia#235",), largest([everywhere(tokens)], [wanted])
+        "YaRN on windowed layers",
+        ("neuronpedia#235",),
+        largest([everywhere(tokens)], [expected_logits]),
     )
-    fault.add("glassformer", lambda: ours(tokens), wanted)
-    fault.add("transformers", lambda: model(tokens).logits, wanted)
+    fault.add("glassformer", lambda: our_model(tokens), expected_logits)
+    fault.add("transformers", lambda: model(tokens).logits, expected_logits)
     if VERSIONS["transformer-lens"]:
-        fault.add("transformer-lens", lambda: bridge_of(model)(tokens), wanted)
+        fault.add("transformer-lens", lambda: bridge_of(model)(tokens), expected_logits)
     return fault
 
 
@@ -574,9 +598,9 @@ def padding(case: Case) -> Fault:
     real = torch.ones(2, LENGTH, dtype=torch.bool)
     real[1, :15] = False
     model = case.theirs(torch.float32)
-    ours = case.ours(torch.float32)
+    our_model = case.ours(torch.float32)
     with no_rounding():
-        wanted = case.theirs(torch.float64)(short).logits
+        expected_logits = case.theirs(torch.float64)(short).logits
     places = (real.cumsum(1) - 1).clamp(min=0)
     mask = real.long()
     uncounted = model(
@@ -585,36 +609,42 @@ def padding(case: Case) -> Fault:
     fault = Fault(
         "padding counted as positions, GPT-2",
         ("nnbench: batched GPT-2",),
-        largest([uncounted], [wanted]),
+        largest([uncounted], [expected_logits]),
     )
-    fault.add("glassformer", lambda: ours(case.tokens, key_padding=real)[1:, 15:], wanted)
+    fault.add(
+        "glassformer", lambda: our_model(case.tokens, key_padding=real)[1:, 15:], expected_logits
+    )
     fault.add(
         "transformers, a mask alone",
         lambda: model(case.tokens, attention_mask=mask).logits[1:, 15:],
-        wanted,
+        expected_logits,
     )
-    given = {"attention_mask": mask, "position_ids": places}
+    inputs = {"attention_mask": mask, "position_ids": places}
     fault.add(
-        "transformers, with positions", lambda: model(case.tokens, **given).logits[1:, 15:], wanted
+        "transformers, with positions",
+        lambda: model(case.tokens, **inputs).logits[1:, 15:],
+        expected_logits,
     )
     if VERSIONS["transformer-lens"]:
         bridged = {"attention_mask": mask}
         fault.add(
-            "transformer-lens", lambda: bridge_of(model)(case.tokens, **bridged)[1:, 15:], wanted
+            "transformer-lens",
+            lambda: bridge_of(model)(case.tokens, **bridged)[1:, 15:],
+            expected_logits,
         )
     if VERSIONS["nnsight"]:
         fault.add(
             "nnsight",
             lambda: _traced(model, {"input_ids": case.tokens, "attention_mask": mask})[1:, 15:],
-            wanted,
+            expected_logits,
         )
     return fault
 
 
-def _traced(model: Any, given: dict[str, Tensor]) -> Tensor:
+def _traced(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     from nnsight import NNsight
 
-    with NNsight(model).trace(**given) as tracer:
+    with NNsight(model).trace(**inputs) as tracer:
         logits = tracer.result.logits.save()
     return logits
 
@@ -627,12 +657,14 @@ def dropout(case: Case) -> Fault:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.5
-    wanted = logit_lens(model.eval(), tokens)
+    expected_logits = logit_lens(model.eval(), tokens)
     parts = direct_logits(model, tokens, 5).values
     trained = model.train()
     effect = largest([model(tokens).logits], [model.eval()(tokens).logits])
     fault = Fault("dropout while a lens is fitted", ("TransformerLens#1762",), effect)
-    fault.add("glassformer, logit lens", lambda: logit_lens(trained.train(), tokens), wanted)
+    fault.add(
+        "glassformer, logit lens", lambda: logit_lens(trained.train(), tokens), expected_logits
+    )
     fault.add(
         "glassformer, direct logits",
         lambda: direct_logits(trained.train(), tokens, 5).values,
@@ -642,7 +674,7 @@ def dropout(case: Case) -> Fault:
         fault.add(
             "transformer-lens, Jacobian lens",
             lambda: _jacobian(bridge_of(model).train(), tokens),
-            wanted,
+            expected_logits,
         )
     return fault
 
@@ -676,7 +708,7 @@ def number(value: Any) -> str:
 
 def summed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For each library and dtype the largest differences over the families that it ran."""
-    found = []
+    totals = []
     for library, dtype in dict.fromkeys((row["library"], row["dtype"]) for row in rows):
         some = [row for row in rows if (row["library"], row["dtype"]) == (library, dtype)]
         ran = [row for row in some if "refused" not in row]
@@ -687,12 +719,21 @@ def summed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "asked": len(some),
         }
         total |= {
-            each: max((row[each] for row in ran if each in row), default=None) for each in MEASURES
+            measure_name: max(
+                (row[measure_name] for row in ran if measure_name in row), default=None
+            )
+            for measure_name in MEASURES
         }
-        found.append(
-            {**total, **{each: sum(row[each] for row in ran) for each in ("greedy tokens", "of")}}
+        totals.append(
+            {
+                **total,
+                **{
+                    measure_name: sum(row[measure_name] for row in ran)
+                    for measure_name in ("greedy tokens", "of")
+                },
+            }
         )
-    return found
+    return totals
 
 
 def write_page(results: dict[str, Any], page: Path) -> None:
@@ -722,7 +763,7 @@ def measure_all(quick: bool) -> dict[str, Any]:
     }
     if VERSIONS["gpt-oss"]:
         results["references"] += openai_rows()
-    results["faults"] = [dataclasses.asdict(each) for each in faults()]
+    results["faults"] = [dataclasses.asdict(fault) for fault in faults()]
     results["tracr"] = tracr_rows() if VERSIONS["tracr"] and not quick else None
     return results
 
@@ -745,10 +786,10 @@ def main() -> None:
     torch.set_num_threads(1)
     if arguments.only:
         results = json.loads(arguments.out.read_text(encoding="utf-8"))
-        kept = [row for row in results["families"] if row["family"] not in arguments.only]
+        other_rows = [row for row in results["families"] if row["family"] not in arguments.only]
         order = [*FAMILIES, "gpt_oss"]
         results["families"] = sorted(
-            kept + list(families(arguments.only)), key=lambda row: order.index(row["family"])
+            other_rows + list(families(arguments.only)), key=lambda row: order.index(row["family"])
         )
         keep(results, arguments.out)
     elif not arguments.only_page:

@@ -176,21 +176,21 @@ def _from_gpt_oss(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights of GptOss under our names; its experts are [expert, in, out] with gate and up in
     turns.
     """
-    ours: dict[str, Tensor] = {}
+    our_weights: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         for old, new in _NAMES.items():
             name = name.replace(old, new)
         layer = name.rpartition(".mlp.")[0]
         if name.endswith("gate_up_proj"):
-            ours[f"{layer}.ffn.gate"] = tensor[..., 0::2].transpose(1, 2)
-            ours[f"{layer}.ffn.up"] = tensor[..., 1::2].transpose(1, 2)
+            our_weights[f"{layer}.ffn.gate"] = tensor[..., 0::2].transpose(1, 2)
+            our_weights[f"{layer}.ffn.up"] = tensor[..., 1::2].transpose(1, 2)
         elif name.endswith("gate_up_proj_bias"):
-            ours[f"{layer}.ffn.gate_bias"] = tensor[..., 0::2]
-            ours[f"{layer}.ffn.up_bias"] = tensor[..., 1::2]
+            our_weights[f"{layer}.ffn.gate_bias"] = tensor[..., 0::2]
+            our_weights[f"{layer}.ffn.up_bias"] = tensor[..., 1::2]
         elif name.endswith("down_proj"):
-            ours[f"{layer}.ffn.down"] = tensor.transpose(1, 2)
+            our_weights[f"{layer}.ffn.down"] = tensor.transpose(1, 2)
         elif name.endswith("down_proj_bias"):
-            ours[f"{layer}.ffn.down_bias"] = tensor
+            our_weights[f"{layer}.ffn.down_bias"] = tensor
         else:
-            ours[name] = tensor
-    return ours
+            our_weights[name] = tensor
+    return our_weights

@@ -1,5 +1,4 @@
-"""Speed of a dense decoder beside Llama of transformers, litgpt and a GPT-2 form, in turns in one
-process.
+"""Speed of a dense decoder beside Llama of transformers, litgpt and a GPT-2 form.
 
     python benchmarks/dense.py [--rounds 3] [--out benchmarks/dense.json]
 
@@ -57,24 +56,24 @@ def contestants() -> list[Contestant]:
     """Ours first, then all that can be imported."""
     torch.manual_seed(0)
     decoder = Decoder(CONFIG).eval()
-    found = [
+    entries = [
         ours("glassformer", decoder),
         theirs("Llama", _llama(decoder)),
         theirs("GPT-2", _gpt2()),
     ]
     try:
-        found.append(_litgpt(decoder))
+        entries.append(_litgpt(decoder))
     except ImportError as error:
         print(f"litgpt is left out: {error}")
-    return found
+    return entries
 
 
 def _named(decoder: Decoder, names: dict[str, str]) -> dict[str, Tensor]:
     """Our weights under other names."""
     tensors = {}
     for name, tensor in decoder.state_dict().items():
-        for mine, other in names.items():
-            name = name.replace(mine, other)
+        for our_name, their_name in names.items():
+            name = name.replace(our_name, their_name)
         tensors[name] = tensor
     return tensors
 
@@ -177,26 +176,33 @@ def compare(rounds: int) -> dict[str, Any]:
     tokens = draw(2, 512)
     with torch.no_grad():
         difference = {
-            each.name: float((everyone[0].logits(tokens) - each.logits(tokens)).abs().max())
-            for each in everyone
-            if each.name not in ("glassformer", "GPT-2")
+            contestant.name: float(
+                (everyone[0].logits(tokens) - contestant.logits(tokens)).abs().max()
+            )
+            for contestant in everyone
+            if contestant.name not in ("glassformer", "GPT-2")
         }
     print(f"largest differences of logits, float32: {difference}")
     training = draw(64, 8, 257)
     long = draw(1, 2048)
     for dtype in (torch.float32, torch.bfloat16):
         name = str(dtype).removeprefix("torch.")
-        for each in everyone:
-            each.model.to(dtype)
-        steps = {each.name: _training_step(each, training) for each in everyone}
+        for contestant in everyone:
+            contestant.model.to(dtype)
+        steps = {contestant.name: _training_step(contestant, training) for contestant in everyone}
         rows.append(_row("training step, 8 x 256", name, each_turn(steps, rounds)))
-        prefill = {each.name: _inference(lambda e=each: e.prefill(long), each) for each in everyone}
+        prefill = {
+            contestant.name: _inference(lambda e=contestant: e.prefill(long), contestant)
+            for contestant in everyone
+        }
         rows.append(_row("prefill of 2,048", name, each_turn(prefill, rounds)))
         for batch in (1, 8):
             prompt = draw(batch, 64)
             decode = {
-                each.name: _inference(lambda e=each, p=prompt: e.decode(p, 64), each)
-                for each in everyone
+                contestant.name: _inference(
+                    lambda e=contestant, p=prompt: e.decode(p, 64), contestant
+                )
+                for contestant in everyone
             }
             rows.append(
                 _row(f"decode, batch {batch}, a token", name, each_turn(decode, rounds), per=64)

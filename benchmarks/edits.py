@@ -35,14 +35,17 @@ def main() -> int:
     torch.set_num_threads(1)
     from sweep_cases import check
 
-    found: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     for seed in range(flags.first, flags.first + flags.count):
         how, what = check(seed)
-        found[how] += 1
-        if how in ("different", "raised") and found["different"] + found["raised"] <= flags.show:
+        outcomes[how] += 1
+        if (
+            how in ("different", "raised")
+            and outcomes["different"] + outcomes["raised"] <= flags.show
+        ):
             print(seed, how, what, flush=True)
-    print(", ".join(f"{count} {how}" for how, count in found.most_common()))
-    return int(found["different"] + found["raised"] > 0)
+    print(", ".join(f"{count} {how}" for how, count in outcomes.most_common()))
+    return int(outcomes["different"] + outcomes["raised"] > 0)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""How quick the explorer's page is, measured in a browser: from hovering to what is drawn, and
-frames while moving.
+"""Speed of the explorer's page in a browser: from hovering to drawing, and frames while moving.
 
     python benchmarks/explorer.py [--browser /usr/bin/chromium] [--out benchmarks/explorer.json]
 
@@ -67,11 +66,12 @@ async ([selector, kind, count, inner]) => {
       clientX: frame.x + frame.width * (0.25 + (0.6 * ((at * 13) % 29)) / 29),
       clientY: frame.y + frame.height * (0.3 + (0.6 * ((at * 7) % 31)) / 31),
     };
-    const event = new PointerEvent(kind, { bubbles: true, pointerType: "mouse", pointerId: 1, ...place });
+    const event = new PointerEvent(
+      kind, { bubbles: true, pointerType: "mouse", pointerId: 1, ...place });
     const start = performance.now();
     target.dispatchEvent(event);
-    // What a component draws for an event stands on the page a task later, and what a canvas draws a frame later;
-    // the second frame begins once the first one is painted.
+    // A component's drawing for an event is on the page a task later, a canvas's a frame later; the
+    // second frame begins once the first one is painted.
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
     times.push(performance.now() - start);
   }
@@ -110,7 +110,8 @@ async ([seconds, zooming]) => {
   const box = element.getBoundingClientRect();
   const at = { clientX: box.x + box.width * 0.55, clientY: box.y + box.height * 0.55 };
   const pointer = (kind, x, y) => element.dispatchEvent(new PointerEvent(kind, {
-    bubbles: true, pointerId: 1, pointerType: "mouse", button: 0, buttons: 1, clientX: x, clientY: y,
+    bubbles: true, pointerId: 1, pointerType: "mouse", button: 0, buttons: 1,
+    clientX: x, clientY: y,
   }));
   element.setPointerCapture = () => {};
   const gaps = [];
@@ -138,7 +139,7 @@ async ([seconds, zooming]) => {
 
 
 def loaded() -> LoadedDecoder:
-    """The decoder; its queries are sharpened, since those of random weights read everything alike."""
+    """Return the decoder, with sharpened queries: random ones read all positions alike."""
     torch.manual_seed(0)
     config = DecoderConfig(len(WORDS), 6, 128, 64, 8, 16, window=256, sinks=True, max_seq_len=LONG)
     model = Decoder(config).eval()
@@ -208,7 +209,7 @@ def moving(page: Page, zooming: bool) -> dict[str, float]:
 
 
 def removing(page: Page, address: str, model: str) -> dict[str, float]:
-    """Milliseconds from the click on a head to the frame that shows the probabilities without it."""
+    """Return milliseconds from the click on a head to the frame with the new probabilities."""
     page.goto("about:blank")
     page.goto(f"{address}#{urlencode({'model': model, 'view': 'whatif'})}")
     rest(page, ".glassformer [data-busy=true]", ".glassformer .outcome")
@@ -226,25 +227,25 @@ def open_at(page: Page, address: str, tokens: int, **state: str) -> None:
 
 def measure(page: Page, address: str) -> dict[str, Any]:
     """Every figure."""
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     for shape, target in {
         "matrix": (".cell-map", "pointermove", None),
         "lines": (".column-query", "pointerover", ".column-word"),
         "words": (".token-text", "pointerover", "[data-place]"),
     }.items():
-        found[f"hover_{shape}_{SHORT}_tokens"] = hovering(page, address, shape, target)
+        measured[f"hover_{shape}_{SHORT}_tokens"] = hovering(page, address, shape, target)
     # Heads are measured in the background, which on two cores would be what is timed: wait for them
     # as well.
     open_at(page, address, LONG)
     rest(page, ".glassformer [data-busy=true]")
     for pass_ in ("cold", "warm"):
-        found[f"zoom_{LONG}_tokens_{pass_}"] = moving(page, zooming=True)
+        measured[f"zoom_{LONG}_tokens_{pass_}"] = moving(page, zooming=True)
     open_at(page, address, LONG, window='{"query":2000,"key":1900,"size":400}', head="1")
     for pass_ in ("cold", "warm"):
-        found[f"scroll_{LONG}_tokens_{pass_}"] = moving(page, zooming=False)
+        measured[f"scroll_{LONG}_tokens_{pass_}"] = moving(page, zooming=False)
     for model in REMOVED_FROM:
-        found[f"remove_head_{model}"] = removing(page, address, model)
-    return found
+        measured[f"remove_head_{model}"] = removing(page, address, model)
+    return measured
 
 
 def main() -> None:
@@ -264,7 +265,7 @@ def main() -> None:
         flags = [f"--{flag}" for flag in FLAGS]
         browser = playwright.chromium.launch(executable_path=arguments.browser, args=flags)
         page = browser.new_page(viewport={"width": 1440, "height": 900})
-        found = measure(page, address)
+        measured = measure(page, address)
         version = browser.version
         browser.close()
     # What the page was still asking for is computed to its end: a thread of torch must not outlive
@@ -278,7 +279,7 @@ def main() -> None:
         "chromium": version,
         "torch": torch.__version__,
     }
-    report = json.dumps({**machine, **found}, indent=2)
+    report = json.dumps({**machine, **measured}, indent=2)
     arguments.out.write_text(report + "\n", encoding="utf-8")
     print(report)
 

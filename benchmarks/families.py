@@ -1,8 +1,7 @@
-"""Decoders of other families at their real shapes, random weights, beside transformers, in turns in
-one process.
+"""Decoders of other families at their real shapes, with random weights, beside transformers.
 
-    python benchmarks/families.py [--only qwen3,float32,1] [--rounds 5] [--threads 2] [--out
-    benchmarks/families.json]
+    python benchmarks/families.py [--only qwen3,float32,1] [--rounds 5] [--threads 2]
+                                  [--out benchmarks/families.json]
 
 Each model is saved by transformers and read by us, so that both have the same weights. On a machine
 that does other things compare with one thread and ``--processor-time``: seconds of the processor.
@@ -94,7 +93,12 @@ def pair(name: str, dtype: torch.dtype) -> tuple[Contestant, Contestant]:
     for parameter in peer.parameters():
         wide = parameter.to(dtype)
         parameter.data = next(
-            (each for each in by_shape.get(wide.shape, ()) if torch.equal(each, wide)), wide
+            (
+                candidate
+                for candidate in by_shape.get(wide.shape, ())
+                if torch.equal(candidate, wide)
+            ),
+            wide,
         )
     peer.config.dtype = dtype
     return ours("glassformer", decoder), theirs("transformers", peer)
@@ -108,7 +112,7 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[dict[str, Any]]:
     """Seconds of reading a prompt and of generating, and the ratio of the medians."""
-    both = pair(name, dtype)
+    contestants = pair(name, dtype)
     prompt = torch.randint(
         SHAPES[name].vocab_size,
         (batch, PROMPT // batch),
@@ -126,9 +130,14 @@ def measure(
                 )
 
         times = each_turn(
-            {each.name: lambda each=each: call(each) for each in both}, rounds, clock=clock
+            {
+                one_model.name: lambda one_model=one_model: call(one_model)
+                for one_model in contestants
+            },
+            rounds,
+            clock=clock,
         )
-        medians = [statistics.median(each) for each in times.values()]
+        medians = [statistics.median(seconds) for seconds in times.values()]
         row = {
             "model": name,
             "dtype": str(dtype).removeprefix("torch."),

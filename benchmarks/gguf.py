@@ -1,8 +1,7 @@
-"""Decoders of GGUF files beside llama.cpp, in turns: tokens per second of a prompt and of
-generation, and memory.
+"""Decoders of GGUF files beside llama.cpp: tokens per second, and memory.
 
     python benchmarks/gguf.py model.gguf [...] [--llama-bench PATH] [--rounds 5] [--threads 2]
-    [--out FILE]
+                              [--out FILE]
 
 llama-bench is that of ``--llama-bench`` or of ``$LLAMA_BENCH``; without it there are our numbers
 alone. On a machine that does other things compare with one thread and ``--processor-time``: tokens
@@ -75,10 +74,10 @@ def theirs(bench: str, file: str, what: str, threads: int, processor_time: bool)
             "-o",
             "json",
         ]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return json.loads(told)[0]["avg_ts"], spent
+        return json.loads(output)[0]["avg_ts"], spent
 
     return count / (run(2)[1] - run(1)[1]) if processor_time else run(1)[0]
 
@@ -99,15 +98,15 @@ def measure(file: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for _ in range(arguments.rounds):
             rounds["glassformer"].append(ours(model, what, arguments.processor_time))
             if arguments.llama_bench:
-                found = theirs(
+                measured = theirs(
                     arguments.llama_bench, file, what, arguments.threads, arguments.processor_time
                 )
-                rounds.setdefault("llama.cpp", []).append(found)
-        medians = {name: statistics.median(each) for name, each in rounds.items()}
+                rounds.setdefault("llama.cpp", []).append(measured)
+        medians = {name: statistics.median(speeds) for name, speeds in rounds.items()}
         rows.append(
             {"file": Path(file).name, "what": what, "tokens per second": rounds, "medians": medians}
         )
-        print(what, {name: round(each, 1) for name, each in medians.items()}, flush=True)
+        print(what, {name: round(speed, 1) for name, speed in medians.items()}, flush=True)
     return rows
 
 

@@ -1,9 +1,8 @@
-"""gpt-oss at its true size on this machine: loading, a prompt of 128 tokens, generation; seconds,
-memory, bytes read.
+"""gpt-oss at its true size on this machine: loading, a prompt of 128 tokens, generation.
 
-    python benchmarks/gpt_oss_20b.py [--directory /tmp/gpt-oss-20b] [--threads 2] [--out
-    benchmarks/gpt_oss_20b.json] python benchmarks/gpt_oss_20b.py --llama build/bin/llama-bench
-    --gguf gpt-oss-20b.gguf     # beside llama.cpp
+    python benchmarks/gpt_oss_20b.py [--directory /tmp/gpt-oss-20b] [--threads 2]
+                                     [--out benchmarks/gpt_oss_20b.json]
+    python benchmarks/gpt_oss_20b.py --llama build/bin/llama-bench --gguf gpt-oss-20b.gguf
 
 Makes a checkpoint of random weights where there is none (13.8 GB, some minutes; the disk is asked
 first), and leaves it there unless ``--remove``; one that was there stays. ``--size eighth`` tries
@@ -93,10 +92,10 @@ def measured(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 
 def make(options: argparse.Namespace) -> dict[str, Any]:
     """Write the checkpoint."""
-    size, told = measured(
+    size, usage = measured(
         lambda: write_random_gpt_oss(options.directory, SIZES[options.size], layout=options.layout)
     )
-    return {**told, "bytes": size, "bytes_per_second": size / told["seconds"]}
+    return {**usage, "bytes": size, "bytes_per_second": size / usage["seconds"]}
 
 
 def loaded(options: argparse.Namespace) -> Decoder:
@@ -155,7 +154,7 @@ def llama(options: argparse.Namespace) -> dict[str, float]:
         "-lm": "none",
         "-o": "json",
     }
-    flags = [str(each) for pair in sizes.items() for each in pair]
+    flags = [str(word) for pair in sizes.items() for word in pair]
     command = [options.llama, "-m", options.gguf, *flags]
     tests = json.loads(
         subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -170,18 +169,20 @@ def compared(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """
     result: dict[str, Any] = {}
     for work in ("prefill", "generation"):
-        speeds = {name: [each[name][work] for each in rounds] for name in rounds[0]}
-        medians = {name: statistics.median(each) for name, each in speeds.items()}
+        speeds = {name: [round_speeds[name][work] for round_speeds in rounds] for name in rounds[0]}
+        medians = {name: statistics.median(values) for name, values in speeds.items()}
         result[work] = {
             "tokens_per_second": speeds,
             "ratio": medians["ours"] / medians["llama.cpp"],
         }
-        told = (
-            f"{name} {medians[name]:.2f} ({min(each):.2f} to {max(each):.2f})"
-            for name, each in speeds.items()
+        summary = (
+            f"{name} {medians[name]:.2f} ({min(values):.2f} to {max(values):.2f})"
+            for name, values in speeds.items()
         )
-        print(f"{work:<12}{'   '.join(told)}   ratio {result[work]['ratio']:.2f}", flush=True)
-    result["bandwidth"] = {name: [each[name]["bandwidth"] for each in rounds] for name in rounds[0]}
+        print(f"{work:<12}{'   '.join(summary)}   ratio {result[work]['ratio']:.2f}", flush=True)
+    result["bandwidth"] = {
+        name: [round_speeds[name]["bandwidth"] for round_speeds in rounds] for name in rounds[0]
+    }
     return result
 
 
@@ -195,8 +196,10 @@ def in_process(
     stage: str, options: argparse.Namespace, limit: float | None = None
 ) -> dict[str, Any]:
     """Run a stage in a process of its own, under a limit in GiB."""
-    told = {name: value for name, value in vars(options).items() if name not in NOT_FOR_STAGES}
-    flags = [f"--{name}={value}" for name, value in told.items() if value is not None]
+    stage_options = {
+        name: value for name, value in vars(options).items() if name not in NOT_FOR_STAGES
+    }
+    flags = [f"--{name}={value}" for name, value in stage_options.items() if value is not None]
     command = [
         sys.executable,
         __file__,
@@ -224,9 +227,9 @@ def run_stage(options: argparse.Namespace) -> None:
 
 def bytes_of_a_token(directory: Path, context: int, pack: Pack | None) -> dict[str, int]:
     """What one token reads, by what it is."""
-    found = describe(directory)
-    config = found.config
-    stored = found.stored_bytes
+    description = describe(directory)
+    config = description.config
+    stored = description.stored_bytes
     share = 1.0
     if pack is not None:
         kind = KINDS[pack]
@@ -236,14 +239,14 @@ def bytes_of_a_token(directory: Path, context: int, pack: Pack | None) -> dict[s
         "attention": int(stored["attention"] * share),
         "output": int(stored["output"] * share),
         "router and norms": stored["router"] + stored["norms"],
-        "keys and values": found.cache(context),
+        "keys and values": description.cache(context),
     }
 
 
 def share_of_bandwidth(generated: dict[str, Any], read: int) -> float:
     """How much of the bandwidth a generation reached that reads so many bytes for a token."""
-    told = generated["generation"]
-    return float(read * told["tokens_per_second"] / told["bandwidth"])
+    speed = generated["generation"]
+    return float(read * speed["tokens_per_second"] / speed["bandwidth"])
 
 
 def arguments() -> argparse.Namespace:
@@ -324,11 +327,11 @@ def main() -> None:
         rounds = []
         shares = []
         for _ in range(options.rounds):
-            ours = in_process("generate", options)
-            speeds = {work: ours[work]["tokens_per_second"] for work in ("prefill", "generation")}
-            speeds["bandwidth"] = ours["generation"]["bandwidth"]
+            result = in_process("generate", options)
+            speeds = {work: result[work]["tokens_per_second"] for work in ("prefill", "generation")}
+            speeds["bandwidth"] = result["generation"]["bandwidth"]
             rounds.append({"ours": speeds, "llama.cpp": llama(options)})
-            shares.append(share_of_bandwidth(ours, sum(read.values())))
+            shares.append(share_of_bandwidth(result, sum(read.values())))
         results["llama.cpp"] = compared(rounds) | {"share_of_bandwidth": shares}
         print(
             f"share of bandwidth {statistics.median(shares):.2f} ({min(shares):.2f} to "

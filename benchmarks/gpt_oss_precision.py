@@ -1,8 +1,7 @@
-"""gpt-oss in bfloat16 beside float64: how far each implementation's logits are from what the same
-weights say exactly.
+"""gpt-oss in bfloat16 beside float64: distance of each implementation's logits from exact ones.
 
-    python benchmarks/gpt_oss_precision.py [--openai CHECKOUT] [--out
-    benchmarks/gpt_oss_precision.json]
+    python benchmarks/gpt_oss_precision.py [--openai CHECKOUT]
+                                           [--out benchmarks/gpt_oss_precision.json]
 
 Random models of the true form with hidden 256, and, for texts past 4,096 positions, of hidden 64.
 Exact is our model in float64. With ``--openai`` (a checkout of github.com/openai/gpt-oss) OpenAI's
@@ -78,9 +77,9 @@ def noting(
     choose: Callable[[Tensor], tuple[Tensor, ...]], chosen: list[Tensor]
 ) -> Callable[..., tuple[Tensor, ...]]:
     def call(x: Tensor) -> tuple[Tensor, ...]:
-        found = choose(x)
-        chosen.append(found[1].flatten(0, -2))
-        return found
+        choice = choose(x)
+        chosen.append(choice[1].flatten(0, -2))
+        return choice
 
     return call
 
@@ -92,27 +91,27 @@ def hugging_faces(directory: Path, tokens: Tensor) -> tuple[Tensor, list[Tensor]
     chosen: list[Tensor] = []
     for layer in model.model.layers:
         layer.mlp.router.register_forward_hook(
-            lambda _module, _given, found: chosen.append(found[2])
+            lambda _module, _given, outputs: chosen.append(outputs[2])
         )
     return model(tokens[None]).logits[0], chosen
 
 
 def openais(model: ModuleType, dtype: torch.dtype) -> Run:
     def run(directory: Path, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-        theirs = model.Transformer.from_checkpoint(str(directory / "openai"), device="cpu").to(
-            dtype
-        )
+        openai_model = model.Transformer.from_checkpoint(
+            str(directory / "openai"), device="cpu"
+        ).to(dtype)
         chosen: list[Tensor] = []
 
         def note(gate: nn.Module, _given: Any, scores: Tensor) -> None:
             chosen.append(scores.topk(GPT_OSS_TINY.top_k).indices)
 
-        for block in theirs.block:
+        for block in openai_model.block:
             block.mlp.gate.register_forward_hook(note)
         if dtype != torch.float64:
-            return theirs(tokens), chosen
+            return openai_model(tokens), chosen
         with in_float64(model):
-            return theirs(tokens), chosen
+            return openai_model(tokens), chosen
 
     return run
 
@@ -124,12 +123,12 @@ def in_float64(model: ModuleType) -> Iterator[None]:
     def forward(self: Any, x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.scale
 
-    theirs = model.RMSNorm.forward
+    openai_norm = model.RMSNorm.forward
     model.RMSNorm.forward = forward
     try:
         yield
     finally:
-        model.RMSNorm.forward = theirs
+        model.RMSNorm.forward = openai_norm
 
 
 @torch.no_grad()
@@ -137,7 +136,7 @@ def compare(contestants: dict[str, Run], agree: Run | None, case: str) -> dict[s
     config, length, seeds = CASES[case]
     rms: dict[str, list[float]] = {name: [] for name in contestants}
     middle: dict[str, list[float]] = {name: [] for name in contestants}
-    other = dict.fromkeys(contestants, 0)
+    other_choices = dict.fromkeys(contestants, 0)
     worst = 0.0
     for seed in tqdm(range(seeds), case):
         with tempfile.TemporaryDirectory() as folder:
@@ -156,15 +155,15 @@ def compare(contestants: dict[str, Run], agree: Run | None, case: str) -> dict[s
                 rms[name].append(away.mean().sqrt().item())
                 middle[name].append(away.sqrt().median().item())
                 pairs = zip(chosen, experts, strict=True)
-                other[name] += sum(
+                other_choices[name] += sum(
                     int((a.sort().values != b.sort().values).any(-1).sum()) for a, b in pairs
                 )
     results: dict[str, Any] = {
         name: {
-            "rms": statistics.fmean(each**2 for each in rms[name]) ** 0.5,
+            "rms": statistics.fmean(error**2 for error in rms[name]) ** 0.5,
             "rms, least and most of a seed": [min(rms[name]), max(rms[name])],
             "median": statistics.fmean(middle[name]),
-            "other": other[name],
+            "other": other_choices[name],
         }
         for name in contestants
     }

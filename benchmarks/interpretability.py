@@ -1,5 +1,4 @@
-"""The tasks of a study of a real model beside TransformerLens: seconds of both in turns, and their
-answers.
+"""Tasks of a study of a real model beside TransformerLens: seconds and answers of both.
 
     pip install "transformer-lens>=4.3"          (the peer; in an environment of its own)
     python benchmarks/interpretability.py [--model FOLDER OR NAME] [--rounds 3] [--tasks heads lens]
@@ -76,12 +75,12 @@ class Study:
         for template, (number, (io, s)) in product(TEMPLATES, enumerate(NAMES)):
             for a, b in ((io, s), (s, io)):
                 third = ("Emma", "Peter", "Alice", "Lisa")[number]
-                texts = (template.format(a=a, b=b, s=each) for each in (s, io, third))
+                texts = (template.format(a=a, b=b, s=subject) for subject in (s, io, third))
                 ids = [self.tokenizer(text, add_special_tokens=False).input_ids for text in texts]
                 clean.append(ids[0]), flipped.append(ids[1]), others.append(ids[2])
                 first = (
-                    self.tokenizer(f" {each}", add_special_tokens=False).input_ids[0]
-                    for each in (io, s)
+                    self.tokenizer(f" {person}", add_special_tokens=False).input_ids[0]
+                    for person in (io, s)
                 )
                 right.append(next(first)), wrong.append(next(first))
         self.clean, self.flipped, self.others = map(torch.tensor, (clean, flipped, others))
@@ -155,7 +154,7 @@ def tasks(study: Study) -> dict[str, Task]:
             direction = output[study.right[:8:2]] - output[study.wrong[:8:2]]
             stream = cache["resid_post", 29][:, -1]
             scale = (stream.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
-            found = []
+            parts = []
             for layer in range(30):
                 weight = peer.original_model.model.layers[layer].self_attn.o_proj.weight.unflatten(
                     1, (9, 64)
@@ -167,12 +166,12 @@ def tasks(study: Study) -> dict[str, Task]:
                     else cache[f"blocks.{layer}.{z}"][:, -1],
                     weight,
                 )
-                found.append((heads * scale * direction).sum(-1))
-            return torch.stack(found)
+                parts.append((heads * scale * direction).sum(-1))
+            return torch.stack(parts)
 
     def ours_parts() -> Tensor:
-        found = direct_logits(model, four, study.right[:8:2], study.wrong[:8:2])
-        by_name = dict(zip(found.names, found.values, strict=True))
+        parts = direct_logits(model, four, study.right[:8:2], study.wrong[:8:2])
+        by_name = dict(zip(parts.names, parts.values, strict=True))
         return torch.stack(
             [
                 torch.stack([by_name[f"layer {layer} head {head}"] for head in range(9)])
@@ -187,43 +186,52 @@ def tasks(study: Study) -> dict[str, Task]:
         return (logits[rows, -1, study.right[:8:2]] - logits[rows, -1, study.wrong[:8:2]]).mean()
 
     def ours_paths() -> Tensor:
-        given = model, four, four_flipped, metric_four
+        inputs = model, four, four_flipped, metric_four
         return torch.stack(
-            [path_patch(*given, Sender(*each), Receiver(23, 3, "q")).values[0] for each in senders]
+            [
+                path_patch(*inputs, Sender(*sender), Receiver(23, 3, "q")).values[0]
+                for sender in senders
+            ]
         )
 
     def peers_paths() -> Tensor:
         names = ("hook_z", "hook_mlp_out")
-        theirs = study.cache(four_flipped, *names)
-        ours = study.cache(four, "hook_z")
-        found = []
+        flipped_cache = study.cache(four_flipped, *names)
+        clean_cache = study.cache(four, "hook_z")
+        effects = []
         for layer, head in senders:
 
             def frozen(
                 values: Tensor, hook: Any, name: str, layer: int = layer, head: int = head
             ) -> Tensor:
-                new = theirs[name].clone()
+                new = flipped_cache[name].clone()
                 if name == f"blocks.{layer}.{z}":
-                    new[:, :, head] = ours[name][:, :, head]
+                    new[:, :, head] = clean_cache[name][:, :, head]
                 return new
 
-            kept: list[Tensor] = []
-            hooks: Any = [(name, functools.partial(frozen, name=name)) for name in theirs]
+            values_of_run: list[Tensor] = []
+            hooks: Any = [(name, functools.partial(frozen, name=name)) for name in flipped_cache]
             hooks.append(
                 (
                     "blocks.23.attn.hook_q",
-                    lambda values, hook, kept=kept: kept.append(values[:, :, 3].clone()),
+                    lambda values, hook, values_of_run=values_of_run: values_of_run.append(
+                        values[:, :, 3].clone()
+                    ),
                 )
             )
             study.hooked(four_flipped, hooks)
 
-            def put(values: Tensor, hook: Any, kept: list[Tensor] = kept) -> Tensor:
+            def put(
+                values: Tensor, hook: Any, values_of_run: list[Tensor] = values_of_run
+            ) -> Tensor:
                 values = values.clone()
-                values[:, :, 3] = kept[-1]
+                values[:, :, 3] = values_of_run[-1]
                 return values
 
-            found.append(metric_four(study.hooked(four_flipped, [("blocks.23.attn.hook_q", put)])))
-        return torch.stack(found)
+            effects.append(
+                metric_four(study.hooked(four_flipped, [("blocks.23.attn.hook_q", put)]))
+            )
+        return torch.stack(effects)
 
     def keep_at(where: dict[str, Tensor], name: str, values: Any, hook: Any) -> None:
         where[name] = (values[0] if isinstance(values, tuple) else values).detach()
@@ -238,26 +246,26 @@ def tasks(study: Study) -> dict[str, Task]:
         ):
             metric_four(peer(four_flipped)).backward()
         peer.zero_grad()
-        each = [(cleans[name] - values[name]) * gradients[name].detach() for name in cleans]
-        return torch.stack([one.sum((0, 1, 3)) for one in each])
+        products = [(cleans[name] - values[name]) * gradients[name].detach() for name in cleans]
+        return torch.stack([product.sum((0, 1, 3)) for product in products])
 
     repeated = repeated_tokens(49152, 50, 8)
 
     def peers_scores() -> Tensor:
-        found: list[Tensor] = []
+        head_results: list[Tensor] = []
 
         def score(pattern: Tensor, hook: Any) -> None:
             induction = pattern.diagonal(-49, -2, -1)[..., 1:].mean((0, 2))
             previous = pattern.diagonal(-1, -2, -1).mean((0, 2))
             duplicate = pattern.diagonal(-50, -2, -1).mean((0, 2))
-            found.append(torch.stack([induction, previous, duplicate]))
+            head_results.append(torch.stack([induction, previous, duplicate]))
 
         study.hooked(repeated, [(lambda name: name.endswith("hook_pattern"), score)])
-        return torch.stack(found, 1)[:, :, :]
+        return torch.stack(head_results, 1)[:, :, :]
 
     def ours_scores() -> Tensor:
-        found = head_scores(model, repeated)
-        return torch.stack([found.induction, found.previous, found.duplicate])
+        result = head_scores(model, repeated)
+        return torch.stack([result.induction, result.previous, result.duplicate])
 
     def peers_lens() -> Tensor:
         with torch.no_grad():
@@ -303,16 +311,16 @@ def tasks(study: Study) -> dict[str, Task]:
     few_positions = positions[::14]
     heads = patching.get_act_patch_attn_head_out_all_pos
     residual = patching.get_act_patch_resid_pre
-    ours = functools.partial(patch_sweep, model, clean, flipped, metric, layers=LAYERS)
+    our_sweep = functools.partial(patch_sweep, model, clean, flipped, metric, layers=LAYERS)
     zeroed = functools.partial(ablation_sweep, model, clean, metric, layers=LAYERS)
     return {
         "heads": (
-            lambda: ours_at(ours(), few),
+            lambda: ours_at(our_sweep(), few),
             lambda: peers_patch(heads, "hook_z", ("layer", "head"), few),
             share,
         ),
         "residual": (
-            lambda: ours_at(ours(site="residual_before"), few_positions),
+            lambda: ours_at(our_sweep(site="residual_before"), few_positions),
             lambda: peers_patch(residual, "hook_resid_pre", ("layer", "pos"), few_positions),
             len(few_positions) / len(positions),
         ),
@@ -325,7 +333,7 @@ def tasks(study: Study) -> dict[str, Task]:
         "parts": (ours_parts, peers_parts, 1),
         "paths": (ours_paths, peers_paths, 1),
         "attribution": (
-            lambda: (lambda each: each.values - each.corrupted)(
+            lambda: (lambda result: result.values - result.corrupted)(
                 attribution_sweep(model, four, four_flipped, metric_four)
             ),
             peers_attribution,
@@ -377,21 +385,23 @@ def main() -> None:
 
 
 def compared(
-    ours: Callable[[], Any], theirs: Callable[[], Any], share: float, *, rounds: int
+    our_task: Callable[[], Any], peers_task: Callable[[], Any], share: float, *, rounds: int
 ) -> dict[str, float]:
     """Seconds of both in turns, after one call of each."""
-    ours(), theirs()
+    our_task(), peers_task()
     spent: tuple[list[float], list[float]] = [], []
     for _ in range(rounds):
-        made = []
-        for run, seconds, scale in ((ours, spent[0], 1.0), (theirs, spent[1], share)):
+        answers = []
+        for run, seconds, scale in ((our_task, spent[0], 1.0), (peers_task, spent[1], share)):
             start = time.process_time()
-            made.append(run())
+            answers.append(run())
             seconds.append((time.process_time() - start) / scale)
-        first, second = (torch.stack(each) if isinstance(each, list) else each for each in made)
+        first, second = (
+            torch.stack(answer) if isinstance(answer, list) else answer for answer in answers
+        )
         difference = float((first.reshape(second.shape) - second).abs().max())
-        del made, first, second
-    ratios = [theirs / ours for ours, theirs in zip(*spent, strict=True)]
+        del answers, first, second
+    ratios = [peers_task / our_task for our_task, peers_task in zip(*spent, strict=True)]
     medians = {"ours": statistics.median(spent[0]), "transformer_lens": statistics.median(spent[1])}
     return {
         **medians,
@@ -406,14 +416,14 @@ def memory(study: Study) -> dict[str, float]:
     """Peak MiB of a sweep over a layer's heads, by ``batch_size``, and of the peer's run with a
     cache of them.
     """
-    given = study.model, study.clean, study.flipped, study.metric
-    sweep = functools.partial(patch_sweep, *given, layers=15)
-    found = {
+    inputs = study.model, study.clean, study.flipped, study.metric
+    sweep = functools.partial(patch_sweep, *inputs, layers=15)
+    peaks = {
         f"batch_size={size}": peak_bytes(functools.partial(sweep, batch_size=size)) / MIB
         for size in (16, 48, 128)
     }
     return {
-        **found,
+        **peaks,
         "transformer_lens": peak_bytes(lambda: study.cache(study.clean, "hook_z")) / MIB,
     }
 

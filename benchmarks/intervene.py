@@ -94,19 +94,19 @@ def sweeps(rounds: int) -> dict[str, Any]:
     halves.
     """
     model = gpt2()
-    own = decoder()
+    our_model = decoder()
     peer = boot(model)
     clean, corrupted = texts()
     halves = texts(shared=8)
     _, cache = peer.run_with_cache(clean)
     results: dict[str, Any] = {}
-    for site, (theirs, axes, width) in PEERS.items():
+    for site, (hook_name, axes, width) in PEERS.items():
         places = pandas.DataFrame(list(product(range(12), range(width))), columns=list(axes))
         sweep = functools.partial(patch_sweep, metric=difference, site=site)
         runs = {
             "transformers' GPT-2": functools.partial(sweep, model, clean, corrupted),
             "transformers' GPT-2, first halves equal": functools.partial(sweep, model, *halves),
-            "Decoder": functools.partial(sweep, own, clean, corrupted),
+            "Decoder": functools.partial(sweep, our_model, clean, corrupted),
         }
         spent: dict[str, list[float]] = {"TransformerLens": [], **{name: [] for name in runs}}
         differences = []
@@ -114,7 +114,7 @@ def sweeps(rounds: int) -> dict[str, Any]:
         for turn in range(rounds):
             rows = slice(turn, None, 8)
             start = time.perf_counter()
-            expected = theirs(
+            expected = hook_name(
                 peer,
                 corrupted,
                 cache,
@@ -127,16 +127,20 @@ def sweeps(rounds: int) -> dict[str, Any]:
             )
             for name, run in runs.items():
                 start = time.perf_counter()
-                found = run()
+                values = run()
                 spent[name].append(time.perf_counter() - start)
                 if name == "transformers' GPT-2":
-                    differences.append(float((found.values.flatten()[rows] - expected).abs().max()))
-                    effects.append(float(found.effects.abs().max()))
-        seconds = {name: statistics.median(each) for name, each in spent.items()}
+                    differences.append(
+                        float((values.values.flatten()[rows] - expected).abs().max())
+                    )
+                    effects.append(float(values.effects.abs().max()))
+        seconds = {name: statistics.median(turns) for name, turns in spent.items()}
         results[site] = {
             "places": len(places),
             "seconds": seconds,
-            "speedup": {name: seconds["TransformerLens"] / each for name, each in seconds.items()},
+            "speedup": {
+                name: seconds["TransformerLens"] / value for name, value in seconds.items()
+            },
             "turns": spent,
             "largest_difference": max(differences),
             "largest_effect": max(effects),
@@ -149,8 +153,8 @@ def sweeps(rounds: int) -> dict[str, Any]:
 def memory() -> dict[str, float]:
     """Peak MiB of a sweep over the heads of one layer, by ``batch_size``."""
     model = gpt2()
-    given = texts()
-    sweep = functools.partial(patch_sweep, model, *given, difference, layers=5)
+    tokens = texts()
+    sweep = functools.partial(patch_sweep, model, *tokens, difference, layers=5)
     return {
         str(size): peak_bytes(functools.partial(sweep, batch_size=size)) / MIB for size in (8, 96)
     }
@@ -188,7 +192,7 @@ def overhead(rounds: int) -> dict[str, Any]:
     }
     return {
         "seconds": seconds,
-        "forwards": {name: each / seconds["forward"] for name, each in seconds.items()},
+        "forwards": {name: value / seconds["forward"] for name, value in seconds.items()},
     }
 
 
@@ -225,7 +229,7 @@ def recipes(rounds: int) -> dict[str, float]:
         "head_scores": lambda: head_scores(model, repeated_tokens(50257, 8)),
     }
     seconds = in_turns(runs, rounds)
-    return {name: each / seconds["forward"] for name, each in seconds.items()}
+    return {name: value / seconds["forward"] for name, value in seconds.items()}
 
 
 def main() -> None:

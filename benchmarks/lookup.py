@@ -1,5 +1,4 @@
-"""Training throughput of our EncoderDecoder beside torch.nn.Transformer: same sizes, in turns in
-one process.
+"""Training throughput of our EncoderDecoder beside torch.nn.Transformer of the same sizes.
 
     python benchmarks/lookup.py [--rounds 15] [--out benchmarks/lookup.json]
 
@@ -57,9 +56,9 @@ class Peer(nn.Module):
     around it.
     """
 
-    def __init__(self, ours: EncoderDecoder) -> None:
+    def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
-        config = ours.config
+        config = model.config
         width = config.hidden_dim
         self.source_embedding = nn.Embedding(config.vocab_size, width)
         self.target_embedding = nn.Embedding(config.target_vocab, width)
@@ -74,51 +73,61 @@ class Peer(nn.Module):
         )
         self.output = nn.Linear(width, config.target_vocab)
         self.scale = width**0.5
-        assert ours.target_positions is not None
-        table = ours.target_positions.table
+        assert model.target_positions is not None
+        table = model.target_positions.table
         assert isinstance(table, Tensor)
         self.positions = nn.Buffer(table)
         self.future = nn.Buffer(
             nn.Transformer.generate_square_subsequent_mask(config.max_target_len)
         )
-        self.copy(ours)
+        self.copy(model)
 
     @torch.no_grad()
-    def copy(self, ours: Any) -> None:
+    def copy(self, model: Any) -> None:
         """Take the weights of ours."""
         transformer: Any = self.transformer
 
-        def attention(theirs: nn.MultiheadAttention, mine: GroupedQueryAttention) -> None:
-            thirds = (mine.query, mine.key, mine.value)
-            theirs.in_proj_weight.copy_(torch.cat([each.weight for each in thirds]))
-            theirs.in_proj_bias.copy_(torch.cat([each.bias for each in thirds]))
-            theirs.out_proj.load_state_dict(mine.output.state_dict())
+        def attention(torch_part: nn.MultiheadAttention, our_part: GroupedQueryAttention) -> None:
+            thirds = (our_part.query, our_part.key, our_part.value)
+            torch_part.in_proj_weight.copy_(torch.cat([linear.weight for linear in thirds]))
+            torch_part.in_proj_bias.copy_(torch.cat([linear.bias for linear in thirds]))
+            torch_part.out_proj.load_state_dict(our_part.output.state_dict())
 
         pairs = [
-            (self.source_embedding, ours.source_embeddings[0]),
-            (self.target_embedding, ours.target_embedding),
-            (self.output, ours.output),
-            (transformer.encoder.norm, ours.encoder_norm),
-            (transformer.decoder.norm, ours.decoder_norm),
+            (self.source_embedding, model.source_embeddings[0]),
+            (self.target_embedding, model.target_embedding),
+            (self.output, model.output),
+            (transformer.encoder.norm, model.encoder_norm),
+            (transformer.decoder.norm, model.decoder_norm),
         ]
-        for theirs, mine in zip(transformer.encoder.layers, ours.encoder_layers, strict=True):
-            attention(theirs.self_attn, mine.attention)
-            pairs += [(theirs.norm1, mine.attention_norm), (theirs.norm2, mine.ffn_norm)]
-            pairs += [(theirs.linear1, mine.ffn.up), (theirs.linear2, mine.ffn.down)]
-        for theirs, mine in zip(transformer.decoder.layers, ours.decoder_layers, strict=True):
-            attention(theirs.self_attn, mine.self_attention)
-            attention(theirs.multihead_attn, mine.cross_attention)
+        for torch_part, our_part in zip(
+            transformer.encoder.layers, model.encoder_layers, strict=True
+        ):
+            attention(torch_part.self_attn, our_part.attention)
             pairs += [
-                (theirs.norm1, mine.self_attention_norm),
-                (theirs.norm2, mine.cross_attention_norm),
+                (torch_part.norm1, our_part.attention_norm),
+                (torch_part.norm2, our_part.ffn_norm),
             ]
             pairs += [
-                (theirs.norm3, mine.ffn_norm),
-                (theirs.linear1, mine.ffn.up),
-                (theirs.linear2, mine.ffn.down),
+                (torch_part.linear1, our_part.ffn.up),
+                (torch_part.linear2, our_part.ffn.down),
             ]
-        for other, own in pairs:
-            other.load_state_dict(own.state_dict())
+        for torch_part, our_part in zip(
+            transformer.decoder.layers, model.decoder_layers, strict=True
+        ):
+            attention(torch_part.self_attn, our_part.self_attention)
+            attention(torch_part.multihead_attn, our_part.cross_attention)
+            pairs += [
+                (torch_part.norm1, our_part.self_attention_norm),
+                (torch_part.norm2, our_part.cross_attention_norm),
+            ]
+            pairs += [
+                (torch_part.norm3, our_part.ffn_norm),
+                (torch_part.linear1, our_part.ffn.up),
+                (torch_part.linear2, our_part.ffn.down),
+            ]
+        for torch_weight, our_weight in pairs:
+            torch_weight.load_state_dict(our_weight.state_dict())
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         padding = source == 0
@@ -182,15 +191,15 @@ def compare(rounds: int, only: str | None) -> list[dict[str, Any]]:
             final_norm=True,
             dropout=0.0,
         )
-        ours = EncoderDecoder(config)
-        peer = Peer(ours) if load.padded else UnmaskedPeer(ours)
+        model = EncoderDecoder(config)
+        peer = Peer(model) if load.padded else UnmaskedPeer(model)
         source = torch.randint(1, load.vocab_size, (load.batch, load.source_len))
         if load.padded:
             lengths = torch.randint(1, load.source_len, (load.batch, 1))
             source = source.where(torch.arange(load.source_len) < lengths, 0)
         target = torch.randint(1, load.vocab_size, (load.batch, load.target_len + 1))
         runs = {
-            "glassformer": step(ours, source, target),
+            "glassformer": step(model, source, target),
             "torch.nn.Transformer": step(peer, source, target),
         }
         losses = [float(run()) for run in runs.values()]

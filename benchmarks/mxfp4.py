@@ -1,5 +1,4 @@
-"""MXFP4: speed of expansion, of products with packed weights and of mixtures, compared with the
-peers.
+"""MXFP4: speed of expansion, of products with packed weights and of mixtures, beside peers.
 
     python benchmarks/mxfp4.py [--threads 1] [--openai weights.py] [--out benchmarks/mxfp4.json]
 
@@ -50,7 +49,7 @@ Expand = Callable[[Tensor, Tensor], Tensor]
 
 
 def steps_of_openai(blocks: Tensor, scales: Tensor) -> Tensor:
-    """Each half byte looked up by an index of 64 bits, written to every second place, then ldexp."""
+    """Look each half byte up by an index of 64 bits, write every second place, then ldexp."""
     exponents = scales.to(torch.int32).sub(127).view(-1, 1)
     flat = blocks.view(-1, 16)
     out = torch.empty(len(flat), 32, dtype=torch.bfloat16)
@@ -66,12 +65,12 @@ def openai_itself(file: Path) -> Expand:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    theirs = module.Checkpoint.__new__(module.Checkpoint)
+    checkpoint = module.Checkpoint.__new__(module.Checkpoint)
 
     def expand(blocks: Tensor, scales: Tensor) -> Tensor:
-        theirs.tensor_name_to_file = {"blocks": "", "scales": ""}
-        theirs._get_tensor = {"blocks": blocks, "scales": scales}.__getitem__
-        return theirs._get_mxfp4_tensor("blocks", "scales")
+        checkpoint.tensor_name_to_file = {"blocks": "", "scales": ""}
+        checkpoint._get_tensor = {"blocks": blocks, "scales": scales}.__getitem__
+        return checkpoint._get_mxfp4_tensor("blocks", "scales")
 
     return expand
 
@@ -122,15 +121,15 @@ def matrices() -> list[tuple[Tensor, Tensor]]:
     return list(zip(blocks, scales, strict=True))
 
 
-def over(given: list[tuple[Tensor, Tensor]], expand: Expand) -> Callable[[], Tensor]:
+def over(pairs: list[tuple[Tensor, Tensor]], expand: Expand) -> Callable[[], Tensor]:
     """A call that takes the next matrix each time."""
-    turns: Iterator[tuple[Tensor, Tensor]] = cycle(given)
+    turns: Iterator[tuple[Tensor, Tensor]] = cycle(pairs)
     return lambda: expand(*next(turns))
 
 
 def expansion(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
     """One matrix to bfloat16."""
-    given = matrices()
+    pairs = matrices()
     out = torch.empty(2 * FF, HIDDEN, dtype=torch.bfloat16)
 
     def into(blocks: Tensor, scales: Tensor) -> Tensor:
@@ -151,19 +150,19 @@ def expansion(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
     if fast:
         contestants["glassformer"] = mxfp4.decode
         contestants["glassformer, out given"] = into
-    expected = openai(*given[0])
+    expected = openai(*pairs[0])
     equal = {}
     for name, expand in contestants.items():
-        got = expand(*given[0])
-        got = got[0].T.contiguous() if name == "transformers" else got
-        equal[name] = torch.equal(got.view(torch.int16), expected.view(torch.int16))
-    seconds = in_turns({name: over(given, expand) for name, expand in contestants.items()}, rounds)
+        expanded = expand(*pairs[0])
+        expanded = expanded[0].T.contiguous() if name == "transformers" else expanded
+        equal[name] = torch.equal(expanded.view(torch.int16), expected.view(torch.int16))
+    seconds = in_turns({name: over(pairs, expand) for name, expand in contestants.items()}, rounds)
     return {
         "seconds": seconds,
         "billion_weights_per_second": {
-            name: WEIGHTS / each / 1e9 for name, each in seconds.items()
+            name: WEIGHTS / spent / 1e9 for name, spent in seconds.items()
         },
-        "times_openai": {name: seconds["OpenAI"] / each for name, each in seconds.items()},
+        "times_openai": {name: seconds["OpenAI"] / spent for name, spent in seconds.items()},
         "bits": equal,
     }
 
@@ -173,8 +172,8 @@ def product(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
     """One matrix times some tokens; of dense weights in bfloat16 too, which are four times as much
     to read.
     """
-    given = matrices()
-    dense = cycle([mxfp4.decode(*packed) for packed in given])
+    pairs = matrices()
+    dense = cycle([mxfp4.decode(*packed) for packed in pairs])
     results: dict[str, Any] = {}
     for tokens in (1, 4, 16, 128):
         x = torch.randn(tokens, HIDDEN).bfloat16()
@@ -197,22 +196,22 @@ def product(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
             )
 
         contestants: dict[str, Callable[[], Tensor]] = {
-            "OpenAI's expansion, then the product": over(given, expanded),
-            "torch.compile": over(given, by_compiler),
+            "OpenAI's expansion, then the product": over(pairs, expanded),
+            "torch.compile": over(pairs, by_compiler),
             "dense bfloat16": lambda x=x: F.linear(x, next(dense)),  # type: ignore[misc]
             "glassformer, torch's operators": over(
-                given, lambda *packed, call=packed_product: without_kernel(lambda: call(*packed))
+                pairs, lambda *packed, call=packed_product: without_kernel(lambda: call(*packed))
             ),
         }
         if fast:
-            contestants["glassformer"] = over(given, packed_product)
-        exact = x.double() @ mxfp4.decode(*given[0], torch.float64).T
-        error = float((packed_product(*given[0]).double() - exact).abs().max() / exact.abs().max())
+            contestants["glassformer"] = over(pairs, packed_product)
+        exact = x.double() @ mxfp4.decode(*pairs[0], torch.float64).T
+        error = float((packed_product(*pairs[0]).double() - exact).abs().max() / exact.abs().max())
         seconds = in_turns(contestants, rounds)
         results[f"{tokens} tokens"] = {
             "seconds": seconds,
             "billion_weights_per_second": {
-                name: WEIGHTS / each / 1e9 for name, each in seconds.items()
+                name: WEIGHTS / spent / 1e9 for name, spent in seconds.items()
             },
             "error_of_glassformer": error,
         }
@@ -221,7 +220,7 @@ def product(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
 
 @torch.no_grad()
 def mixture(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
-    """A whole layer with the widths of gpt-oss, of fewer experts: packed, and expanded to bfloat16."""
+    """Measure a layer with gpt-oss's widths and fewer experts, packed and in bfloat16."""
     packed = PackedMixture(HIDDEN, FF, EXPERTS, TOP_K, bias=True, clamp=Clamp()).to(torch.bfloat16)
     for name, buffer in packed.named_buffers():
         if name.endswith("blocks"):
@@ -230,8 +229,8 @@ def mixture(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
             buffer.random_(112, 119)
     dense = packed.unpack(torch.bfloat16)
     held = {
-        "packed": sum(each.nbytes for each in packed.state_dict().values()) / 2**20,
-        "dense": sum(each.nbytes for each in dense.state_dict().values()) / 2**20,
+        "packed": sum(weight.nbytes for weight in packed.state_dict().values()) / 2**20,
+        "dense": sum(weight.nbytes for weight in dense.state_dict().values()) / 2**20,
     }
     results: dict[str, Any] = {"experts": EXPERTS, "top_k": TOP_K, "mib": held}
     for tokens in (1, 16, 128):

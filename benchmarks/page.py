@@ -1,20 +1,20 @@
 """How long a reader of the page waits for a real language model, measured in a browser.
 
-    python benchmarks/page.py [PART ...] [--model smollm2] [--browser /usr/bin/chromium] [--out
-    benchmarks/page.json]
+    python benchmarks/page.py [PART ...] [--model smollm2] [--browser /usr/bin/chromium]
+                              [--out benchmarks/page.json]
 
 Each part starts ``glassformer explore MODEL`` anew and drives the page that it serves, without a
 graphics card. Times are seconds from the event in the page (a click, a changed text) to the frame
 that shows the answer, requests to the server included; *open* begins with the command, *first
 token* with the call of ``load`` after the import.
 
-=========  ============================================================================================
+=========  =========================================================================================
 open       the command until the answer to the first text is painted; loading until the first token
 short      texts of 14 tokens, and heads that are removed in What if, while nothing else is computed
 sweep      the effect of every head; texts and removed heads while it is computed
 write      30 tokens written one by one after 14 tokens, and after 500
 long       a text of 1,000 tokens, its thumbnails, and removed heads while its sweep is computed
-=========  ============================================================================================
+=========  =========================================================================================
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ async ([action, done]) => {
   const frame = () => new Promise((painted) => requestAnimationFrame(() => setTimeout(painted, 0)));
   const changed = () => new Promise((then) => {
     const observer = new MutationObserver(() => (observer.disconnect(), then()));
-    observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
+    observer.observe(
+    document, { subtree: true, childList: true, attributes: true, characterData: true });
   });
   await frame();
   const start = performance.now();
@@ -81,7 +82,8 @@ TYPE = """() => {{
 }}"""
 READ = """() => {
   const said = document.querySelector(".said");
-  return said.dataset.busy === "false" && said.textContent !== "" && said.textContent !== window.saidBefore;
+  return said.dataset.busy === "false" && said.textContent !== ""
+    && said.textContent !== window.saidBefore;
 }"""
 CLICK = (
     """() => document.querySelectorAll('[aria-label="Heads to remove"] button')[{head}].click()"""
@@ -89,21 +91,23 @@ CLICK = (
 ANSWERED = """() => document.querySelector(".prediction")?.dataset.busy === "false"
   && document.querySelectorAll(".changes .change").length === {changes}"""
 SWEPT = f"""() => ({READ})() && document.querySelector('[aria-label="What each head does"] .legend')
-  && !document.querySelector(".sweeping") && !document.querySelector('.results[data-foreign="true"]')"""
+  && !document.querySelector(".sweeping")
+  && !document.querySelector('.results[data-foreign="true"]')"""
 MEASURED = """() => document.querySelector('.heads-panel[data-busy="false"]') !== null"""
 WRITE = """() => {
   const buttons = [...document.querySelectorAll(".writing button")];
   buttons.find((each) => each.textContent === "Write ten").click();
 }"""
-WRITTEN = """() => document.querySelector(".writing .count").textContent.startsWith("{count} generated")"""
+WRITTEN = """() => document.querySelector(".writing .count")
+  .textContent.startsWith("{count} generated")"""
 QUIET = """() => document.querySelector('[data-busy="true"], .sweeping') === null"""
 
 
 def text(at: int, tokens: int = 14) -> str:
     """One of many texts of as many tokens, each of one word."""
-    one = PEOPLE[at % len(PEOPLE)]
-    other = PEOPLE[(at + 1 + at // len(PEOPLE)) % len(PEOPLE)]
-    words = f"When {one} and {other} went to the store, {other} gave a drink to".split(" ")
+    receiver = PEOPLE[at % len(PEOPLE)]
+    giver = PEOPLE[(at + 1 + at // len(PEOPLE)) % len(PEOPLE)]
+    words = f"When {receiver} and {giver} went to the store, {giver} gave a drink to".split(" ")
     words = [
         part for word in words for part in ([word[:-1], ","] if word.endswith(",") else [word])
     ]
@@ -215,14 +219,14 @@ def sweep(page: Page, address: str) -> dict[str, Any]:
 
 
 def write(page: Page, address: str) -> dict[str, Any]:
-    found = {}
+    seconds = {}
     for tokens in (14, 500):
         show(page, address, view="sampling", text=text(1, tokens))
         took = 0.0
         for at in range(1, 4):
             took += timed(page, WRITE, WRITTEN.format(count=10 * at))
-        found[f"tokens a second after {tokens}"] = round(30 / took, 1)
-    return found
+        seconds[f"tokens a second after {tokens}"] = round(30 / took, 1)
+    return seconds
 
 
 def long(page: Page, address: str) -> dict[str, Any]:
@@ -257,7 +261,7 @@ def main() -> None:
     parser.add_argument("--browser", default=shutil.which("chromium"), help="path of a chromium")
     parser.add_argument("--out", type=Path, default=HERE / "page.json")
     arguments = parser.parse_args()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with sync_playwright() as playwright:
         flags = [f"--{flag}" for flag in FLAGS]
         browser = playwright.chromium.launch(executable_path=arguments.browser, args=flags)
@@ -268,12 +272,12 @@ def main() -> None:
         }
         for part in arguments.parts or ("open", *PARTS):
             if part == "open":
-                found |= opening(browser, arguments.model)
+                results |= opening(browser, arguments.model)
                 continue
             with served(arguments.model) as (address, _):
                 page = browser.new_page(viewport={"width": 1440, "height": 900})
                 page.set_default_timeout(60_000)
-                found |= PARTS[part](page, address)
+                results |= PARTS[part](page, address)
                 page.close()
         browser.close()
     known = (
@@ -281,12 +285,12 @@ def main() -> None:
         if arguments.parts and arguments.out.exists()
         else {}
     )
-    report = json.dumps(known | machine | {"model": arguments.model} | found, indent=2)
+    report = json.dumps(known | machine | {"model": arguments.model} | results, indent=2)
     arguments.out.write_text(report + "\n", encoding="utf-8")
-    for name, value in found.items():
-        print(
-            f"{name:55} {value if isinstance(value, float) else '  '.join(f'{k} {v:.2f}' for k, v in value.items())}"
-        )
+    for name, value in results.items():
+        if not isinstance(value, float):
+            value = "  ".join(f"{key} {seconds:.2f}" for key, seconds in value.items())
+        print(f"{name:55} {value}")
 
 
 if __name__ == "__main__":

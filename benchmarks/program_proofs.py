@@ -1,5 +1,4 @@
-"""Search for a certificate that says something that is not so: random programs, models of them,
-damaged models.
+"""Search for a wrong certificate: random programs, models of them, damaged models.
 
     python benchmarks/program_proofs.py --models 1000 --seconds 600 --out proofs.json
 
@@ -165,7 +164,7 @@ class Programs:
             return selector_width(self.selector(depth - 1))
         if all(map(is_number, self.vocabulary)) and draw.random() < 0.6:
             return tokens
-        numbers = [each for each in self.results if is_number(each)] or [0, 1, 3]
+        numbers = [result for result in self.results if is_number(result)] or [0, 1, 3]
         return draw.choice([indices, elementwise(self.table(numbers), tokens)])
 
     def selector(self, depth: int) -> Selector:
@@ -224,7 +223,7 @@ def damage(model: CompiledProgram, draw: random.Random) -> tuple[str, CompiledPr
     if kind == "claims":
         _lie(model, draw)
     if kind == "weights" or (kind == "claims" and draw.random() < 0.5):
-        _damage_weights([each for each in model.parameters() if each.numel()], draw)
+        _damage_weights([weight for weight in model.parameters() if weight.numel()], draw)
     elif kind == "codes" and model.codes:
         codes = list(model.codes)
         first = draw.randrange(len(codes))
@@ -308,7 +307,7 @@ def _lie(model: CompiledProgram, draw: random.Random) -> None:
         heads = [
             HeadClaim(
                 draw.choice([claim.selector, *selectors]),
-                tuple(draw.choice([each, *copies]) for each in claim.writes),
+                tuple(draw.choice([write, *copies]) for write in claim.writes),
             )
             for claim in layer.heads
         ]
@@ -352,7 +351,7 @@ def _damage_weights(parameters: list[torch.nn.Parameter], draw: random.Random) -
 
 
 class Trial:
-    """One model: how it was made, whether it was damaged, and what is not so about its certificate."""
+    """Result of one model: its origin, its damage, and what is wrong in its certificate."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -406,16 +405,16 @@ class Trial:
         domains = model.domains
 
         def read(sequences: list[Sequence[Any]]) -> list[tuple[list[float], list[Any]]]:
-            ids = torch.cat([model.encode(each) for each in sequences])
+            ids = torch.cat([model.encode(sequence) for sequence in sequences])
             with torch.inference_mode():
                 numbers = model(ids).double().tolist()
             # What is not finite is read as no value.
             return [
                 (
-                    each,
-                    model.decode(each) if all(map(math.isfinite, each)) else [object()] * len(each),
+                    row,
+                    model.decode(row) if all(map(math.isfinite, row)) else [object()] * len(row),
                 )
-                for each in numbers
+                for row in numbers
             ]
 
         numbers = (
@@ -439,14 +438,14 @@ class Trial:
             their errors.
             """
             errors = []
-            for sequence, (found, values) in zip(sequences, read(sequences), strict=True):
+            for sequence, (outputs, values) in zip(sequences, read(sequences), strict=True):
                 try:
-                    wanted = program(sequence, causal=domains.causal)
+                    expected_values = program(sequence, causal=domains.causal)
                 except InputError:
                     errors.append(0.0)
                     continue
                 error = 0.0
-                for number, value, right in zip(found, values, wanted, strict=True):
+                for number, value, right in zip(outputs, values, expected_values, strict=True):
                     if numbers is None:
                         off = (
                             abs(Fraction(number) - Fraction(right))
@@ -484,8 +483,10 @@ class Trial:
             if certificate.verdict == "fails":
                 self.tags.append("compiled wrongly and said so")
         if certificate.counterexample is not None:
-            sequence, position, wanted, _ = certificate.counterexample
-            right = typed(program(list(sequence), causal=domains.causal)[position]) == typed(wanted)
+            sequence, position, expected_value, _ = certificate.counterexample
+            right = typed(program(list(sequence), causal=domains.causal)[position]) == typed(
+                expected_value
+            )
             if not right or worst([list(sequence)])[0] < math.inf:
                 self._fault("wrong fails", str(certificate))
 
@@ -503,12 +504,12 @@ class Trial:
             pool = [[draw.choice(vocabulary) for _ in range(length)] for _ in range(6)]
             pool += [[token] * length for token in vocabulary]
             for _ in range(3):
-                found, order = worst(pool)
-                error = max(error, found)
-                kept = [pool[place] for place in order[:3]]
+                errors, order = worst(pool)
+                error = max(error, errors)
+                best_sequences = [pool[place] for place in order[:3]]
                 pool = [
                     [draw.choice(vocabulary) if draw.random() < 2 / length else t for t in k]
-                    for k in kept * 3
+                    for k in best_sequences * 3
                 ]
         return error
 
@@ -522,24 +523,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="of this run")
     parser.add_argument("--first", type=int, default=0, help="number of the first model")
     parser.add_argument("--out", type=Path, help="where to continue and to write")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    state: dict[str, Any] = {"next": given.first, "counts": {}, "faults": [], "slowest": [0.0, 0]}
-    if given.out and given.out.exists():
-        state = json.loads(given.out.read_text())
+    state: dict[str, Any] = {"next": options.first, "counts": {}, "faults": [], "slowest": [0.0, 0]}
+    if options.out and options.out.exists():
+        state = json.loads(options.out.read_text())
     counts = Counter(state["counts"])
-    ends = time.monotonic() + given.seconds
-    while state["next"] < given.first + given.models and time.monotonic() < ends:
+    ends = time.monotonic() + options.seconds
+    while state["next"] < options.first + options.models and time.monotonic() < ends:
         trial = Trial(state["next"])
         trial.run()
         counts.update({"models": 1, **Counter(trial.tags)})
         state["faults"] += trial.faults
         state["slowest"] = max(state["slowest"], [round(trial.seconds, 1), trial.number])
         state["next"], state["counts"] = state["next"] + 1, dict(sorted(counts.items()))
-        if given.out and (state["next"] % 50 == 0 or trial.faults):
-            given.out.write_text(json.dumps(state, indent=1))
-    if given.out:
-        given.out.write_text(json.dumps(state, indent=1))
+        if options.out and (state["next"] % 50 == 0 or trial.faults):
+            options.out.write_text(json.dumps(state, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(state, indent=1))
     print(json.dumps({**state, "faults": state["faults"][:5]}, indent=1))
     return int(any(counts[fault] for fault in FAULTS))
 

@@ -1,8 +1,7 @@
-"""Compiled programs beside tracr's: the programs of its own tests, compiled, run and timed in
-turns.
+"""Compiled programs beside tracr's: the programs of tracr's tests, compiled, run and timed.
 
-    python benchmarks/programs.py [--tracr-python PATH] [--repeats 20] [--only NAME] [--out
-    benchmarks/programs.json]
+    python benchmarks/programs.py [--tracr-python PATH] [--repeats 20] [--only NAME]
+                                  [--out benchmarks/programs.json]
 
 tracr runs in a process of its own, ``benchmarks/tracr_peer.py``, with any interpreter that can
 import it (and JAX, its dependency); without one the benchmark says so and measures nothing. Both
@@ -129,18 +128,18 @@ class Ours:
 
     def compile(self, case: str) -> dict[str, Any]:
         """Seconds, layers, width, parameters."""
-        given = self._cases[case]
+        case_data = self._cases[case]
         start = time.perf_counter()
         model = compile_program(
             program_of(case),
-            given["vocabulary"],
-            given["max_seq_len"],
-            causal=given["causal"],
+            case_data["vocabulary"],
+            case_data["max_seq_len"],
+            causal=case_data["causal"],
             dtype=torch.float32,
         )
         seconds = time.perf_counter() - start
         self._model = model
-        self._sequence = given["test_input"]
+        self._sequence = case_data["test_input"]
         width = model.embedding.embedding_dim
         layers = len(model.layers)
         return {
@@ -151,7 +150,7 @@ class Ours:
         }
 
     def verify(self) -> str:
-        """The verdict on what was compiled, from every sequence where there are at most a million."""
+        """Return the verdict on the compiled program: from all sequences, at most a million."""
         return verify_program(self._model).verdict
 
     def sequences(self, most: int) -> tuple[list[list[Any]], list[list[Any]]]:
@@ -161,7 +160,7 @@ class Ours:
         domains = self._model.domains
         draw = random.Random(0)
         possible = len(domains.vocabulary) ** domains.max_len
-        found: tuple[list[list[Any]], list[list[Any]]] = [], []
+        answers: tuple[list[list[Any]], list[list[Any]]] = [], []
         for number in draw.sample(range(possible), min(possible, most)):
             digits = np.base_repr(number, len(domains.vocabulary)).rjust(domains.max_len, "0")
             sequence = [domains.vocabulary[int(digit)] for digit in digits]
@@ -169,9 +168,9 @@ class Ours:
                 values = self.exact(sequence)
             except InputError:
                 continue
-            found[0].append(sequence)
-            found[1].append(values)
-        return found
+            answers[0].append(sequence)
+            answers[1].append(values)
+        return answers
 
     def exact(self, sequence: list[Any]) -> list[Any]:
         """What the program's definition gives."""
@@ -201,11 +200,14 @@ class Ours:
 
     def _ids(self, sequences: list[list[Any]]) -> torch.Tensor:
         return torch.tensor(
-            [[self._model.domains.vocabulary.index(token) for token in each] for each in sequences]
+            [
+                [self._model.domains.vocabulary.index(token) for token in sequence]
+                for sequence in sequences
+            ]
         )
 
 
-def same(outputs: list[list[Any]], wanted: list[list[Any]]) -> int:
+def same(outputs: list[list[Any]], expected: list[list[Any]]) -> int:
     """How many outputs are right, by the rule of tracr's tests: where None is wanted, any; numbers
     to 0.5 %.
     """
@@ -213,34 +215,34 @@ def same(outputs: list[list[Any]], wanted: list[list[Any]]) -> int:
     def close(value: Any, right: Any) -> bool:
         if right is None or value == right:
             return True
-        numbers = all(isinstance(each, Rational | float) for each in (value, right))
+        numbers = all(isinstance(number, Rational | float) for number in (value, right))
         return numbers and abs(float(value) - float(right)) <= 1e-7 + 0.005 * abs(float(right))
 
-    rows = zip(outputs, wanted, strict=True)
+    rows = zip(outputs, expected, strict=True)
     return sum(all(map(close, row, right)) for row, right in rows)
 
 
 def compare(
-    ours: Ours, tracr: Tracr, name: str, case: dict[str, Any], options: argparse.Namespace
+    our_side: Ours, tracr: Tracr, name: str, case: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
     """The row of one test: sizes, errors and seconds of both."""
-    row = {"test": name, "ours": ours.compile(name), "tracr": tracr.ask("compile", case=name)}
-    row["ours"]["verdict"] = ours.verify()
+    row = {"test": name, "ours": our_side.compile(name), "tracr": tracr.ask("compile", case=name)}
+    row["ours"]["verdict"] = our_side.verify()
     if case["test_input"] is None:
         return row
     # The first time, JAX compiles operations of new shapes.
-    again = {"ours": ours.compile(name), "tracr": tracr.ask("compile", case=name)}
-    for side, made in again.items():
-        row[side]["seconds_again"] = made["seconds"]
-    given = [case["test_input"]]
-    wanted = [case["expected_output"]]
-    sequences, exact = ours.sequences(options.sequences)
-    ask = {"ours": lambda do, **more: getattr(ours, do)(**more), "tracr": tracr.ask}
+    again = {"ours": our_side.compile(name), "tracr": tracr.ask("compile", case=name)}
+    for side, compiled in again.items():
+        row[side]["seconds_again"] = compiled["seconds"]
+    inputs = [case["test_input"]]
+    expected = [case["expected_output"]]
+    sequences, exact = our_side.sequences(options.sequences)
+    ask = {"ours": lambda do, **more: getattr(our_side, do)(**more), "tracr": tracr.ask}
     for side, request in ask.items():
-        test = request("run", sequences=given, exact=[ours.exact(given[0])])
+        test = request("run", sequences=inputs, exact=[our_side.exact(inputs[0])])
         ran = request("run", sequences=sequences, exact=exact)
         row[side] |= {
-            "as_expected": same(test["outputs"], wanted) == 1,
+            "as_expected": same(test["outputs"], expected) == 1,
             "error_in_test": test["error"],
         }
         row[side] |= {
@@ -260,23 +262,29 @@ def compare(
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Over the tests that both run: our sizes and seconds divided by tracr's, and errors."""
-    both = [row for row in rows if "right" in row["tracr"]]
+    common_rows = [row for row in rows if "right" in row["tracr"]]
 
     def ratios(what: str) -> dict[str, float]:
-        found = [row["ours"][what] / row["tracr"][what] for row in both]
-        return {"least": min(found), "median": statistics.median(found), "largest": max(found)}
+        quotients = [row["ours"][what] / row["tracr"][what] for row in common_rows]
+        return {
+            "least": min(quotients),
+            "median": statistics.median(quotients),
+            "largest": max(quotients),
+        }
 
     return {
-        "tests": len(both),
-        "refused_by_tracr": len(rows) - len(both),
+        "tests": len(common_rows),
+        "refused_by_tracr": len(rows) - len(common_rows),
         "holds": sum(row["ours"]["verdict"] == "holds" for row in rows),
-        "smaller_error": sum(row["ours"]["error"] < row["tracr"]["error"] for row in both),
-        "equal_error": sum(row["ours"]["error"] == row["tracr"]["error"] for row in both),
+        "smaller_error": sum(row["ours"]["error"] < row["tracr"]["error"] for row in common_rows),
+        "equal_error": sum(row["ours"]["error"] == row["tracr"]["error"] for row in common_rows),
         **{
             side: {
-                "as_expected": sum(row[side]["as_expected"] for row in both),
-                "all_right": sum(row[side]["right"] == row[side]["sequences"] for row in both),
-                "largest_error": max(row[side]["error"] for row in both),
+                "as_expected": sum(row[side]["as_expected"] for row in common_rows),
+                "all_right": sum(
+                    row[side]["right"] == row[side]["sequences"] for row in common_rows
+                ),
+                "largest_error": max(row[side]["error"] for row in common_rows),
             }
             for side in ("ours", "tracr")
         },
@@ -315,19 +323,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "programs.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    found = subprocess.run(
+    answer = subprocess.run(
         [arguments.tracr_python, "-c", "import tracr.compiler.compiling"], capture_output=True
     )
-    if found.returncode != 0:
+    if answer.returncode != 0:
         print(f"skipped: {arguments.tracr_python} cannot import tracr; see --tracr-python")
         return
     tracr = Tracr(arguments.tracr_python)
     cases = tracr.ask("cases")
-    ours = Ours(cases)
+    our_side = Ours(cases)
     rows = []
     for name, case in cases.items():
         if name.startswith(arguments.only):
-            rows.append(compare(ours, tracr, name, case, arguments))
+            rows.append(compare(our_side, tracr, name, case, arguments))
             print(json.dumps(rows[-1]), flush=True)
     shown = summary(rows)
     print(json.dumps(shown, indent=2))

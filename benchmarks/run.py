@@ -1,5 +1,4 @@
-"""Speed of our decoder beside Hugging Face's Mixtral and GptOss: same sizes, same weights, in turns
-in one process.
+"""Speed of our decoder beside Hugging Face's Mixtral and GptOss, with the same weights.
 
     python benchmarks/run.py [--rounds 5] [--out benchmarks/results.json]
 
@@ -67,10 +66,10 @@ def _inference(call: Callable[[], object], contestant: Contestant) -> Callable[[
 def _row(what: str, dtype: str, seconds: dict[str, list[float]], per: int = 1) -> dict[str, Any]:
     (mine,) = (name for name in seconds if name.startswith("glassformer"))
     aim = next(aims[dtype == "bfloat16"] for kind, aims in AIMS.items() if what.startswith(kind))
-    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    medians = {name: statistics.median(turns) for name, turns in seconds.items()}
     rounds = {
-        name: [time / ours for time, ours in zip(each, seconds[mine], strict=True)]
-        for name, each in seconds.items()
+        name: [time / our_time for time, our_time in zip(turns, seconds[mine], strict=True)]
+        for name, turns in seconds.items()
         if name != mine
     }
     row = {
@@ -78,7 +77,7 @@ def _row(what: str, dtype: str, seconds: dict[str, list[float]], per: int = 1) -
         "dtype": dtype,
         "milliseconds": {name: 1e3 * time / per for name, time in medians.items()},
         "times_as_fast": {name: medians[name] / medians[mine] for name in rounds},
-        "least_and_most": {name: [min(each), max(each)] for name, each in rounds.items()},
+        "least_and_most": {name: [min(factors), max(factors)] for name, factors in rounds.items()},
         "floor": 1.0,
         "aim": aim,
     }
@@ -123,7 +122,7 @@ def compare(rounds: int) -> dict[str, Any]:
         name = str(dtype).removeprefix("torch.")
         for contestant in everyone:
             contestant.model.to(dtype)
-        steps = {each.name: _training_step(each, train_tokens) for each in (us, *peers)}
+        steps = {entry.name: _training_step(entry, train_tokens) for entry in (us, *peers)}
         seconds = each_turn(steps, rounds)
         peer_training = {
             peer.name: min(
@@ -134,7 +133,9 @@ def compare(rounds: int) -> dict[str, Any]:
             for peer in peers
         }
         rows.append(_row("training step, 8 x 256", name, seconds | peer_training))
-        prefill = {each.name: _inference(lambda e=each: e.prefill(long), each) for each in everyone}
+        prefill = {
+            entry.name: _inference(lambda e=entry: e.prefill(long), entry) for entry in everyone
+        }
         seconds = each_turn(prefill, rounds)
         rows.append(
             _row("prefill of 2,048", name, {n: seconds[n] for n in (us.name, mixtral[1].name)})
@@ -148,14 +149,16 @@ def compare(rounds: int) -> dict[str, Any]:
         )
         rows.append(
             _row(
-                "prefill, gpt-oss form", name, {each.name: seconds[each.name] for each in windowed}
+                "prefill, gpt-oss form",
+                name,
+                {entry.name: seconds[entry.name] for entry in windowed},
             )
         )
         for batch in (1, 8):
             prompt = draw(batch, 64)
             decode = {
-                each.name: _inference(lambda e=each, p=prompt: e.decode(p, 128), each)
-                for each in (us, *peers)
+                entry.name: _inference(lambda e=entry, p=prompt: e.decode(p, 128), entry)
+                for entry in (us, *peers)
             }
             rows.append(
                 _row(f"decode, batch {batch}, a token", name, each_turn(decode, rounds), per=128)
@@ -174,7 +177,7 @@ def window_growth(runs: int = 2) -> list[dict[str, float]]:
             json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
             for _ in range(runs)
         ]
-        row = {"length": length} | {key: min(each[key] for each in measured) for key in measured[0]}
+        row = {"length": length} | {key: min(run[key] for run in measured) for key in measured[0]}
         if table:
             row |= {
                 f"{key}_growth": row[key] / table[-1][key] for key in ("milliseconds", "peak_mib")

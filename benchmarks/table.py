@@ -44,9 +44,9 @@ def table(results: dict[str, Any]) -> str:
         shown = [f"{times[peer]:.2f}" if peer in times else "" for peer in peers]
         ratio_shown = f"{ratio:.2f}" if ratio >= FLOOR else f"**{ratio:.2f}**"
         limit = next((limit for kind, limit in LIMITS.items() if row["what"].startswith(kind)), "")
-        wanted = [f"{FLOOR:g}", f"{row['aim']:g}"]
+        floors = [f"{FLOOR:g}", f"{row['aim']:g}"]
         lines.append(
-            [row["what"], row["dtype"], f"{mine:.2f}", *shown, ratio_shown, *wanted, limit]
+            [row["what"], row["dtype"], f"{mine:.2f}", *shown, ratio_shown, *floors, limit]
         )
     return (
         f"{versions['processor']}, {versions['threads']} threads, torch {versions['torch']}\n\n"

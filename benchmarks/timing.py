@@ -1,6 +1,4 @@
-"""Contestants measured in turns, so that what else the machine does falls on all alike; and what is
-kept of it.
-"""
+"""Contestants measured in turns, so that other load falls on all alike; and their results."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ def in_turns(
 ) -> dict[str, float]:
     """Median seconds of one call for each contestant; see :func:`each_turn`."""
     return {
-        name: statistics.median(each)
-        for name, each in each_turn(contestants, rounds, repeats).items()
+        name: statistics.median(seconds)
+        for name, seconds in each_turn(contestants, rounds, repeats).items()
     }
 
 
@@ -53,10 +51,10 @@ def each_turn(
 
 def processor() -> str:
     """Its name where the system tells it, and which instructions for bfloat16 it has."""
-    told = (
+    description = (
         Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").is_file() else ""
     )
-    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    facts = dict(line.split(":", 1) for line in description.splitlines() if ":" in line)
     names = {key.strip(): value.strip() for key, value in facts.items()}
     has = [
         flag

@@ -1,5 +1,4 @@
-"""tracr's half of benchmarks/programs.py, for an interpreter that has tracr: requests on stdin,
-answers on stdout.
+"""tracr's half of benchmarks/programs.py: requests on stdin, answers on stdout.
 
     python benchmarks/tracr_peer.py
 
@@ -28,10 +27,10 @@ def cases() -> dict[str, dict[str, Any]]:
     """tracr's integration tests by name: its 43, the one for causal models alone, and what it lists
     as unsupported.
     """
-    found = {each["testcase_name"]: {**each, "causal": False} for each in test_cases.TEST_CASES}
-    for each in [*test_cases.CAUSAL_TEST_CASES, *test_cases.UNSUPPORTED_TEST_CASES]:
-        found.setdefault(each["testcase_name"], {**each, "causal": True})
-    return found
+    cases = {case["testcase_name"]: {**case, "causal": False} for case in test_cases.TEST_CASES}
+    for case in [*test_cases.CAUSAL_TEST_CASES, *test_cases.UNSUPPORTED_TEST_CASES]:
+        cases.setdefault(case["testcase_name"], {**case, "causal": True})
+    return cases
 
 
 class Peer:
@@ -47,22 +46,22 @@ class Peer:
 
     def cases(self) -> dict[str, Any]:
         """What a case is, but for its program."""
-        wanted = ("test_input", "expected_output", "max_seq_len", "causal")
+        fields = ("test_input", "expected_output", "max_seq_len", "causal")
         return {
-            name: {"vocabulary": sorted(case["vocab"]), **{key: case.get(key) for key in wanted}}
+            name: {"vocabulary": sorted(case["vocab"]), **{key: case.get(key) for key in fields}}
             for name, case in self.all.items()
         }
 
     def compile(self, case: str) -> dict[str, Any]:
         """Seconds, layers, width, parameters."""
-        self.case = given = self.all[case]
+        self.case = case_data = self.all[case]
         start = time.perf_counter()
         try:
             self.model = compiling.compile_rasp_to_model(
-                given["program"],
-                given["vocab"],
-                given["max_seq_len"],
-                causal=given["causal"],
+                case_data["program"],
+                case_data["vocab"],
+                case_data["max_seq_len"],
+                causal=case_data["causal"],
                 compiler_bos=BOS,
             )
         except NotImplementedError:
@@ -90,12 +89,13 @@ class Peer:
             label = self.case["program"].label
             columns = [self.model.residual_labels.index(f"{label}:{value}") for value in values]
             ideal = np.array(
-                [[[each == value for each in values] for value in row] for row in exact], np.float32
+                [[[entry == value for entry in values] for value in row] for row in exact],
+                np.float32,
             )
             errors = np.abs(np.array(output.transformer_output.output)[:, 1:, columns] - ideal).max(
                 -1
             )
-            outputs = [[values[each] for each in row] for row in numbers.tolist()]
+            outputs = [[values[index] for index in row] for row in numbers.tolist()]
         else:
             ideal = np.array([[value or 0 for value in row] for row in exact], np.float32)
             errors = np.abs(numbers - ideal)
@@ -103,7 +103,7 @@ class Peer:
         return {"outputs": outputs, "error": float(errors[known].max(initial=0.0))}
 
     def time(self, repeats: int) -> dict[str, float]:
-        """Median seconds of an input: by tracr's ``apply``, and by its network under ``jax.jit``."""
+        """Return median seconds of an input, by tracr's ``apply`` and by ``jax.jit``."""
         sequence = [BOS, *self.case["test_input"]]
         tokens = np.array([self.encoder.encode(sequence)])
         calls = {

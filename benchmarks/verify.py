@@ -1,5 +1,4 @@
-"""Verifying the course's three heads on every sequence: in batches with a certificate, and one by
-one with NumPy.
+"""Verifying the course's three heads on every sequence: with a certificate, and with NumPy.
 
     python benchmarks/verify.py [--rounds 15] [--out benchmarks/verification.json]
 
@@ -64,15 +63,16 @@ def main() -> None:
                 verify(head, make()) for head, make in zip(heads, MAKERS, strict=True)
             ],
             "NumPy twin": lambda: [
-                one_by_one(head, *given) for head, given in zip(heads, inputs, strict=True)
+                one_by_one(head, *head_inputs)
+                for head, head_inputs in zip(heads, inputs, strict=True)
             ],
         },
         arguments.rounds,
         repeats=5,
     )
     differences = [
-        abs(verify(head, task).largest_error - one_by_one(head, *given))
-        for head, task, given in zip(heads, tasks, inputs, strict=True)
+        abs(verify(head, task).largest_error - one_by_one(head, *head_inputs))
+        for head, task, head_inputs in zip(heads, tasks, inputs, strict=True)
     ]
     result = {
         "sequences": [task.count for task in tasks],

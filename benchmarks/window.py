@@ -1,6 +1,4 @@
-"""Time and peak memory of one windowed layer, forward and backward, at one length; run as a process
-of its own.
-"""
+"""Time and peak memory of one windowed layer, forward and backward, in a separate process."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ def _memory(field: str) -> float:
 
 
 def measure(length: int, window: int = 128) -> dict[str, float]:
-    """Milliseconds of a forward and backward pass (median of 7), and MiB that it takes at its peak."""
+    """Return milliseconds of a forward and backward pass (median of 7), and the peak in MiB."""
     torch.set_num_threads(2)
     torch.manual_seed(0)
     layer = GroupedQueryAttention(256, 8, 32, 2, window=window)

@@ -75,7 +75,7 @@ def test_an_existing_directory_is_replaced_only_when_asked(
         with refused("exists already"):
             fill(path, "new", replace=True)
     with monkeypatch.context() as patch, refused("exists already"):
-        patch.setattr(module, "_turn", read_only)
+        patch.setattr(module, "_locked_draft", read_only)
         fill(target, "new")
     (tmp_path / "link").symlink_to(target)
     for name in ("target", "link", "link"):

@@ -115,7 +115,7 @@ def without_keywords(source: str) -> Iterator[tuple[int, str, str]]:
         if isinstance(node, ast.Call):
             every = node.keywords
             for left_out in every:
-                node.keywords = [each for each in every if each is not left_out]
+                node.keywords = [keyword for keyword in every if keyword is not left_out]
                 text = ast.unparse(tree)
                 key = hashlib.sha256(text.encode()).hexdigest()[:16]
                 yield (
@@ -128,7 +128,7 @@ def without_keywords(source: str) -> Iterator[tuple[int, str, str]]:
 
 def mutants(lab: str) -> list[Wrong]:
     """All mutants of a lesson's solutions."""
-    found = []
+    wrong_answers = []
     for cell in read_lesson(lab):
         if cell.exercise:
             with tempfile.TemporaryDirectory() as place:
@@ -138,11 +138,11 @@ def mutants(lab: str) -> list[Wrong]:
                 listed = [
                     # Without the line, which moves.
                     (
-                        each.line,
-                        str(each).partition(" ")[2],
-                        each.applied(cell.source.encode()).decode(),
+                        mutant.line,
+                        str(mutant).partition(" ")[2],
+                        mutant.applied(cell.source.encode()).decode(),
                     )
-                    for each in mutants_of(Path(place), file)
+                    for mutant in mutants_of(Path(place), file)
                 ]
             begins = [
                 i
@@ -155,19 +155,19 @@ def mutants(lab: str) -> list[Wrong]:
                 if "### END SOLUTION" in line
             ]
             regions = list(zip(begins, ends, strict=True))
-            found += [
+            wrong_answers += [
                 Wrong(lab, cell.exercise, "mutants", change, text)
                 for line, change, text in [*listed, *without_keywords(cell.source)]
                 if any(begin < line < end for begin, end in regions)
             ]
-    return found
+    return wrong_answers
 
 
-# ---- the documents' cells
-# -------------------------------------------------------------------------------------------
+# ---- the documents' cells ------------------------------------------------------------------------
 
 
-HEAD = "from typing import *\nNDArrayFloat = Any\nTO_SAVE = {}\nRELATIVE_TOLERANCE, TEST_ITERATIONS = 1e-3, 10\n"
+HEAD = "from typing import *\nNDArrayFloat = Any\nTO_SAVE = {}\n"
+HEAD += "RELATIVE_TOLERANCE, TEST_ITERATIONS = 1e-3, 10\n"
 HEAD += "TEST_MIN_SEQ_LEN, TEST_MAX_SEQ_LEN, TEST_INPUT_DIM = 1, 4, 5\n"
 TOKENIZER = """
 class SimpleTokenizer:
@@ -264,8 +264,7 @@ def failing(lab: str, exercise: str, text: str, cells: list[str]) -> list[int]:
     return failed
 
 
-# ---- random inputs
-# --------------------------------------------------------------------------------------------------
+# ---- random inputs -------------------------------------------------------------------------------
 
 
 def numbers(value: Any) -> Iterator[Tensor | np.ndarray]:
@@ -273,8 +272,8 @@ def numbers(value: Any) -> Iterator[Tensor | np.ndarray]:
     if isinstance(value, Tensor | np.ndarray):
         yield value
     elif isinstance(value, list | tuple | dict):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from numbers(each)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from numbers(part)
 
 
 def usual(exercise: Exercise) -> list[int]:
@@ -283,10 +282,11 @@ def usual(exercise: Exercise) -> list[int]:
     pairs = zip(
         *(exercise.cases(torch.Generator().manual_seed(seed)) for seed in (1, 2)), strict=True
     )
-    for case, other in pairs:
+    for case, other_case in pairs:
         parts = list(numbers(case))
         drawn = any(
-            not np.array_equal(one, two) for one, two in zip(parts, numbers(other), strict=True)
+            not np.array_equal(first, second)
+            for first, second in zip(parts, numbers(other_case), strict=True)
         )
         wide = any(isinstance(part, Tensor) and part.dtype == torch.float64 for part in parts)
         ordinary = not isinstance(case, ValuesAlone)
@@ -303,7 +303,7 @@ def inputs(lab: str, exercise: Exercise | Verdict, seed: int) -> list[Any]:
         return [space.decode(letters) for letters in space.sample(max(NUMBERS), seed)]
     places = usual(exercise)
     rng = random.Random(seed)
-    found = []
+    drawn = []
     for number in range(max(NUMBERS)):
         generator = torch.Generator().manual_seed(10_000 * (seed + 1) + number)
         place = rng.choice(places)
@@ -311,30 +311,32 @@ def inputs(lab: str, exercise: Exercise | Verdict, seed: int) -> list[Any]:
         with redirect_stdout(io.StringIO()):
             expected = outcome(replace(exercise, gradients=False), exercise.expected, case)
         assert expected.error is None, expected.error
-        found.append((case, expected))
-    return found
+        drawn.append((case, expected))
+    return drawn
 
 
-def first_wrong(exercise: Exercise | Verdict, given: Any, drawn: list[Any]) -> int:
+def first_wrong(exercise: Exercise | Verdict, submitted: Any, drawn: list[Any]) -> int:
     """How many of the inputs are right before the first that is not."""
-    for number, each in enumerate(drawn):
+    for number, drawn_input in enumerate(drawn):
         if isinstance(exercise, Verdict):
             try:
                 right = verify(
-                    HeadWeights(*given), replace(tasks()[exercise.name], examples=(each,))
+                    HeadWeights(*submitted),
+                    replace(tasks()[exercise.name], examples=(drawn_input,)),
                 ).holds
             except Exception:
                 right = False
         else:
             values = replace(exercise, gradients=False)
-            right = compared(values, each[1], outcome(values, given, each[0])) is None
+            right = (
+                compared(values, drawn_input[1], outcome(values, submitted, drawn_input[0])) is None
+            )
         if not right:
             return number
     return len(drawn)
 
 
-# ---- judging
-# --------------------------------------------------------------------------------------------------------
+# ---- judging -------------------------------------------------------------------------------------
 
 
 def judged(
@@ -346,14 +348,14 @@ def judged(
     refused: dict[str, Any] = dict.fromkeys(JUDGES)
     try:
         with time_limit(SECONDS):
-            given = answer(wrong.lab, wrong.exercise, text=wrong.text)
+            submitted = answer(wrong.lab, wrong.exercise, text=wrong.text)
     except Exception as error:
         print(repr(error))
         return {"check": True, "document": True if cells else None} | {
             f"{most} inputs": True if drawn else None for most in NUMBERS
         }
     try:
-        lesson(wrong.lab)(wrong.exercise, given)
+        lesson(wrong.lab)(wrong.exercise, submitted)
         refused["check"] = False
     except WrongAnswer as error:
         if "no result within" in str(error):
@@ -362,7 +364,9 @@ def judged(
     with time_limit(6 * SECONDS):
         if drawn:
             try:
-                data = answer_data(exercise, given) if isinstance(exercise, Verdict) else given
+                data = (
+                    answer_data(exercise, submitted) if isinstance(exercise, Verdict) else submitted
+                )
                 right = first_wrong(exercise, data, drawn)
             except WrongAnswer:
                 right = 0
@@ -401,19 +405,23 @@ def judge_all(
                 return {"refused": judged(wrong, exercise, drawn, cells)}  # noqa: B023 - called in this turn
 
             done = in_child(work, MOST_CPU_SECONDS, log)
-            found = done.get("refused")
-            if found is None and done["ended"] != "time limit" and "TooLong" not in log.read_text():
+            refused = done.get("refused")
+            if (
+                refused is None
+                and done["ended"] != "time limit"
+                and "TooLong" not in log.read_text()
+            ):
                 raise RuntimeError(f"{wrong}: see {log}")
             if wrong is right:
-                assert found, (lab, name)
-                assert not any(found.values()), (lab, name, found)
+                assert refused, (lab, name)
+                assert not any(refused.values()), (lab, name, refused)
             else:
-                yield wrong, found
+                yield wrong, refused
 
 
-def is_right(wrong: Wrong, found: dict[str, Any] | None, reasons: dict[str, str]) -> bool:
+def is_right(wrong: Wrong, refused: dict[str, Any] | None, reasons: dict[str, str]) -> bool:
     """Whether a mutant that the check passes is right too."""
-    passed = wrong.kind == "mutants" and found is not None and not found["check"]
+    passed = wrong.kind == "mutants" and refused is not None and not refused["check"]
     return passed and (
         str(wrong) in reasons or isinstance(exercises(wrong.lab)[wrong.exercise], Verdict)
     )
@@ -424,23 +432,23 @@ def table(results: list[tuple[Wrong, Any]], reasons: dict[str, str]) -> list[dic
     rows = []
     for kind, lab in itertools.product(("faults", "others", "mutants"), (*LABS, "all")):
         chosen = [
-            (wrong, found)
-            for wrong, found in results
+            (wrong, refused)
+            for wrong, refused in results
             if wrong.kind == kind and lab in (wrong.lab, "all")
         ]
         counted = [
-            (wrong, found)
-            for wrong, found in chosen
-            if found and not is_right(wrong, found, reasons)
+            (wrong, refused)
+            for wrong, refused in chosen
+            if refused and not is_right(wrong, refused, reasons)
         ]
         row: dict[str, Any] = {"kind": kind, "lesson": lab, "answers": len(chosen)}
-        row["right"] = sum(is_right(*each, reasons) for each in chosen)
-        row["too slow"] = sum(found is None for _, found in chosen)
+        row["right"] = sum(is_right(*entry, reasons) for entry in chosen)
+        row["too slow"] = sum(refused is None for _, refused in chosen)
         for judge in JUDGES:
             judged_by = [
-                (wrong, found[judge]) for wrong, found in counted if found[judge] is not None
+                (wrong, refused[judge]) for wrong, refused in counted if refused[judge] is not None
             ]
-            row[judge] = [sum(said for _, said in judged_by), len(judged_by)]
+            row[judge] = [sum(is_refused for _, is_refused in judged_by), len(judged_by)]
             row[f"exercises: {judge}"] = len(
                 {(wrong.lab, wrong.exercise) for wrong, _ in judged_by}
             )
@@ -474,16 +482,16 @@ def main() -> None:
     reasons = json.loads(REASONS.read_text(encoding="utf-8"))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = []
-    for wrong, found in judge_all(
+    for wrong, refused in judge_all(
         answers, options.documents, options.seed, options.out.with_suffix(".log")
     ):
-        results.append((wrong, found))
-        if found is None or not (found["check"] or is_right(wrong, found, reasons)):
-            print("too slow:" if found is None else "passed:", wrong, flush=True)
+        results.append((wrong, refused))
+        if refused is None or not (refused["check"] or is_right(wrong, refused, reasons)):
+            print("too slow:" if refused is None else "passed:", wrong, flush=True)
     rows = table(results, reasons)
     print(f"{len(every)} mutants in all", *rows, sep="\n")
     listed = [
-        {"answer": str(wrong), "kind": wrong.kind, "refused": found} for wrong, found in results
+        {"answer": str(wrong), "kind": wrong.kind, "refused": refused} for wrong, refused in results
     ]
     options.out.write_text(
         json.dumps({"table": rows, "answers": listed}, indent=1), encoding="utf-8"

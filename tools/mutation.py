@@ -1,13 +1,12 @@
 """Mutation campaign: change the source in one place, and see whether a test fails.
 
-    python tools/mutation.py [--packages layers models] [--count 300] [--seed 0] [--out
-    runs/mutation] [--resume]
+    python tools/mutation.py [--packages layers models] [--count 300] [--seed 0]
+                             [--out runs/mutation] [--resume]
 
 A seeded sample of mutants is drawn over the modules of the packages. One run of the packages' tests
 under coverage finds which tests execute each line and how long they take. Each mutant is then
-judged by the tests that execute its
-line: those that import the mutated module first, the fast before the slow, until the first one
-fails. Tests marked slow are left out.
+judged by the tests that execute its line: those that import the mutated module first, the fast
+before the slow, until the first one fails. Tests marked slow are left out.
 
 One process imports everything and collects the tests; for each mutant it forks a child, which
 replaces the code of the mutated function and runs the chosen tests, so that a mutant costs little
@@ -78,8 +77,7 @@ OPTIONS = (
 MEMORY_BYTES = 12 * 2**30
 
 
-# ---- mutants
-# --------------------------------------------------------------------------------------------------------
+# ---- mutants -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,8 @@ class Mutant:
     """The same in another version of the module, as long as the line itself stays."""
 
     def __str__(self) -> str:
-        return f"{self.module}:{self.line} {self.operator}: {self.before!r} -> {self.after.strip()!r} [{self.key}]"
+        change = f"{self.before!r} -> {self.after.strip()!r}"
+        return f"{self.module}:{self.line} {self.operator}: {change} [{self.key}]"
 
     def applied(self, source: bytes) -> bytes:
         """The mutated module."""
@@ -139,10 +138,10 @@ MESSAGES = {"require", "InputError", "CheckpointError", "warn", "print", "cast",
 
 def changed(node: ast.AST, **fields: Any) -> ast.AST:
     """A copy of ``node`` with other fields."""
-    other = copy.copy(node)
+    copied = copy.copy(node)
     for name, value in fields.items():
-        setattr(other, name, value)
-    return other
+        setattr(copied, name, value)
+    return copied
 
 
 def constants(node: ast.Constant) -> Iterator[tuple[str, ast.AST]]:
@@ -151,13 +150,13 @@ def constants(node: ast.Constant) -> Iterator[tuple[str, ast.AST]]:
     if isinstance(value, bool):
         yield "boolean", changed(node, value=not value)
     elif isinstance(value, int | float):
-        for operator, other in (
+        for operator, new_value in (
             ("constant + 1", value + 1),
             ("constant - 1", value - 1),
             ("constant * 2", value * 2),
         ):
-            if other != value:
-                yield operator, changed(node, value=other)
+            if new_value != value:
+                yield operator, changed(node, value=new_value)
 
 
 def moved(bound: ast.expr | None, by: int, start: int) -> ast.expr:
@@ -173,8 +172,8 @@ def expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
         case ast.BinOp() if type(node.op) in BINARY:
             yield "arithmetic", changed(node, op=BINARY[type(node.op)]())
         case ast.Compare(ops=[only]):
-            for other in COMPARISONS[type(only)]:
-                yield "comparison", changed(node, ops=[other()])
+            for new_operator in COMPARISONS[type(only)]:
+                yield "comparison", changed(node, ops=[new_operator()])
         case ast.BoolOp(op=op):
             yield "and / or", changed(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
         case (
@@ -188,7 +187,7 @@ def expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
             yield "slice", changed(node, slice=changed(part, upper=moved(part.upper, -1, -1)))
         case ast.Call(args=[first, second, *rest]) if name_of(
             node.func
-        ) not in MESSAGES and not any(isinstance(each, ast.Starred) for each in node.args):
+        ) not in MESSAGES and not any(isinstance(argument, ast.Starred) for argument in node.args):
             yield "swapped arguments", changed(node, args=[second, first, *rest])
 
 
@@ -233,7 +232,8 @@ class Finder(ast.NodeVisitor):
 
     def add(self, node: ast.expr | ast.stmt, others: Iterable[tuple[str, ast.AST]]) -> None:
         self.found += [
-            (operator, node, other, self.lines, self.depth > 0) for operator, other in others
+            (operator, node, replacement, self.lines, self.depth > 0)
+            for operator, replacement in others
         ]
 
     def visit(self, node: ast.AST) -> None:
@@ -270,7 +270,9 @@ class Finder(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        if not any(name_of(each) in ("__all__", "_SCHEMA", "__slots__") for each in node.targets):
+        if not any(
+            name_of(target) in ("__all__", "_SCHEMA", "__slots__") for target in node.targets
+        ):
             self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -305,16 +307,16 @@ def mutants_of(tree: Path, file: Path) -> list[Mutant]:
     mutants = []
     changes: set[tuple[int, str]] = set()
     finder.visit(ast.parse(source))
-    for operator, node, other, lines, function in finder.found:
+    for operator, node, replacement, lines, function in finder.found:
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         before = source[start:end].decode()
-        after = ast.unparse(ast.fix_missing_locations(other))
+        after = ast.unparse(ast.fix_missing_locations(replacement))
         # As many lines as before: functions are found again by their first line.
         after += "\n" * (node.end_lineno - node.lineno)
         if isinstance(node, ast.expr):
             after = f"({after})"
-        if (start, after) in changes or ast.dump(node) == ast.dump(other):
+        if (start, after) in changes or ast.dump(node) == ast.dump(replacement):
             continue
         changes.add((start, after))
         place = (module, text[node.lineno - 1].decode().strip(), operator, before, after)
@@ -330,7 +332,7 @@ def sample(tree: Path, packages: list[str], count: int, seed: int) -> list[Mutan
     """Each mutant equally likely; the sample of a package does not depend on the other packages
     named.
     """
-    found = {
+    mutants_by_package = {
         package: [
             mutant
             for file in sorted((tree / "src/glassformer" / package).rglob("*.py"))
@@ -338,17 +340,16 @@ def sample(tree: Path, packages: list[str], count: int, seed: int) -> list[Mutan
         ]
         for package in packages
     }
-    total = sum(map(len, found.values()))
+    total = sum(map(len, mutants_by_package.values()))
     chosen = []
-    for mutants in found.values():
+    for mutants in mutants_by_package.values():
         # By key, so that a change of one module leaves the choice in the others as it is.
         mutants.sort(key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest())
         chosen += mutants[: round(count * len(mutants) / total)]
     return chosen
 
 
-# ---- running tests
-# --------------------------------------------------------------------------------------------------
+# ---- running tests -------------------------------------------------------------------------------
 
 
 class Watch:
@@ -448,8 +449,7 @@ def run_anew(names: list[str]) -> dict[str, Any]:
     return {"failed": watch.failed or ([] if exit_code == 0 else [f"exit {exit_code}"])}
 
 
-# ---- which tests execute a line
-# -------------------------------------------------------------------------------------
+# ---- which tests execute a line ------------------------------------------------------------------
 
 
 @dataclass
@@ -506,12 +506,15 @@ def cover(tree: Path, session: Any, items: list[Any], data_file: Path) -> dict[s
 
 def covered_by(tree: Path, session: Any, directory: str, out: Path) -> Covered:
     """What the tests of a directory execute, or what an earlier run of the same sources showed."""
-    packages = [each for each in PACKAGES if directory in test_directories(tree, each)]
-    folders = [tree / "tests" / directory, *(tree / "src/glassformer" / each for each in packages)]
+    packages = [package for package in PACKAGES if directory in test_directories(tree, package)]
+    folders = [
+        tree / "tests" / directory,
+        *(tree / "src/glassformer" / package for package in packages),
+    ]
     sources = sorted(file for folder in folders for file in folder.rglob("*.py"))
-    digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:16]
-    kept = out / f"covered-{directory}-{digest}.json"
-    if not kept.exists():
+    digest = hashlib.sha256(b"".join(package.read_bytes() for package in sources)).hexdigest()[:16]
+    result_file = out / f"covered-{directory}-{digest}.json"
+    if not result_file.exists():
         items = [item for item in session.items if item.nodeid.startswith(f"tests/{directory}/")]
         with tempfile.TemporaryDirectory() as folder:
             data_file = Path(folder, "coverage")
@@ -528,8 +531,8 @@ def covered_by(tree: Path, session: Any, directory: str, out: Path) -> Covered:
             f"{directory}: {len(items)} tests, {sum(done['seconds'].values()):.0f} s; failing: "
             f"{done['failed']}"
         )
-        kept.write_text(json.dumps(done))
-    read = json.loads(kept.read_text())
+        result_file.write_text(json.dumps(done))
+    read = json.loads(result_file.read_text())
     by_line = {
         module: {int(line): names for line, names in lines.items()}
         for module, lines in read["tests"].items()
@@ -545,13 +548,13 @@ def tests_for(
     """
     seconds: dict[str, float] = {}
     first, last = mutant.lines
-    for each in covered:
-        by_line = each.tests.get(mutant.module, {})
+    for directory_tests in covered:
+        by_line = directory_tests.tests.get(mutant.module, {})
         lines = (
             range(first, last + 1) if mutant.function else by_line
         )  # what runs at import counts for all tests
         for name in {name for line in lines for name in by_line.get(line, ())}:
-            seconds[name] = each.seconds[name]
+            seconds[name] = directory_tests.seconds[name]
     order = sorted(
         seconds,
         key=lambda name: (not imports(name.split("::")[0], mutant.module), seconds[name], name),
@@ -597,8 +600,7 @@ def importer(tree: Path) -> Callable[[str, str], bool]:
     return imports
 
 
-# ---- the campaign
-# ---------------------------------------------------------------------------------------------------
+# ---- the campaign --------------------------------------------------------------------------------
 
 
 def module_name(tree: Path, file: Path) -> str:
@@ -615,10 +617,10 @@ def replace_code(tree: Path, mutant: Mutant, functions: list[types.FunctionType]
         {},
     )  # as jaxtyping's import hook compiles it
     while pending:
-        for each in pending.pop().co_consts:
-            if isinstance(each, types.CodeType):
-                codes[each.co_qualname, each.co_firstlineno] = each
-                pending.append(each)
+        for constant in pending.pop().co_consts:
+            if isinstance(constant, types.CodeType):
+                codes[constant.co_qualname, constant.co_firstlineno] = constant
+                pending.append(constant)
     replaced = 0
     for function in functions:
         old = function.__code__
@@ -649,7 +651,7 @@ class Campaign:
     def pytest_runtestloop(self, session: Any) -> bool:
         for mutant in self.mutants:
             importlib.import_module(mutant.module.removesuffix(".__init__"))
-        functions = [each for each in gc.get_objects() if isinstance(each, types.FunctionType)]
+        functions = [thing for thing in gc.get_objects() if isinstance(thing, types.FunctionType)]
         gc.collect()
         gc.freeze()
         items = {item.nodeid: item for item in session.items}
@@ -669,7 +671,10 @@ class Campaign:
                     if directory not in covered:
                         covered[directory] = covered_by(self.tree, session, directory, self.out)
                 names, seconds = tests_for(
-                    mutant, [covered[each] for each in directories], imports, self.budget
+                    mutant,
+                    [covered[name] for name in directories],
+                    imports,
+                    self.budget,
                 )
 
             def work(mutant: Mutant = mutant, names: list[str] = names) -> dict[str, Any]:
@@ -717,37 +722,41 @@ class Campaign:
 
 def test_directories(tree: Path, package: str) -> list[str]:
     return [
-        each for each in (package, *MORE_TESTS.get(package, ())) if (tree / "tests" / each).is_dir()
+        directory
+        for directory in (package, *MORE_TESTS.get(package, ()))
+        if (tree / "tests" / directory).is_dir()
     ]
 
 
 def summarise(out: Path) -> None:
     """Write summary.json and survivors.json, and print the first."""
     records = {
-        each["key"]: each
-        for each in map(json.loads, (out / "mutants.jsonl").read_text().splitlines())
+        record["key"]: record
+        for record in map(json.loads, (out / "mutants.jsonl").read_text().splitlines())
     }
     file = out / "survivors.json"
     old = (
-        {each["key"]: each["reason"] for each in json.loads(file.read_text())}
+        {record["key"]: record["reason"] for record in json.loads(file.read_text())}
         if file.exists()
         else {}
     )
     survivors = [
-        each for each in records.values() if each["outcome"] != "caught" or each["key"] in old
+        record
+        for record in records.values()
+        if record["outcome"] != "caught" or record["key"] in old
     ]
-    told = ("module", "line", "operator", "before", "after", "outcome", "key")
+    fields = ("module", "line", "operator", "before", "after", "outcome", "key")
     written = [
-        {**{name: each[name] for name in told}, "reason": old.get(each["key"], "")}
-        for each in survivors
+        {**{name: record[name] for name in fields}, "reason": old.get(record["key"], "")}
+        for record in survivors
     ]
     file.write_text(json.dumps(written, indent=1) + "\n")
     table: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for each in records.values():
-        equivalent = old.get(each["key"], "").startswith("equivalent")
-        for name in (each["module"].split(".")[1], "all"):
+    for record in records.values():
+        equivalent = old.get(record["key"], "").startswith("equivalent")
+        for name in (record["module"].split(".")[1], "all"):
             table[name]["mutants"] += 1
-            table[name]["equivalent" if equivalent else each["outcome"]] += 1
+            table[name]["equivalent" if equivalent else record["outcome"]] += 1
     summary = {}
     for name, row in sorted(table.items()):
         share = row["caught"] / max(1, row["mutants"] - row["equivalent"])
@@ -803,13 +812,13 @@ def main() -> None:
                 shutil.copy2(ROOT / name, tree / name)
         if arguments.keys:
             mutants = [
-                each
-                for each in sample(tree, list(PACKAGES), 10**9, 0)
-                if each.key in arguments.keys
+                mutant
+                for mutant in sample(tree, list(PACKAGES), 10**9, 0)
+                if mutant.key in arguments.keys
             ]
         else:
             mutants = sample(tree, arguments.packages, arguments.count, arguments.seed)
-            mutants = [each for each in mutants if each.key not in done or arguments.list]
+            mutants = [mutant for mutant in mutants if mutant.key not in done or arguments.list]
         if arguments.list:
             return print(*mutants, sep="\n")
         if mutants:
@@ -818,12 +827,14 @@ def main() -> None:
             os.environ["PYTHONPATH"] = str(tree / "src")
             sys.path.insert(0, str(tree / "src"))
             os.chdir(tree)
-            packages = {each.module.split(".")[1] for each in mutants}
+            packages = {directory.module.split(".")[1] for directory in mutants}
             directories = sorted(
-                {each for package in packages for each in test_directories(tree, package)}
+                {directory for package in packages for directory in test_directories(tree, package)}
             )
             campaign = Campaign(tree, mutants, out, arguments.budget, arguments.quick)
-            pytest.main([*OPTIONS, *(f"tests/{each}" for each in directories)], [campaign])
+            pytest.main(
+                [*OPTIONS, *(f"tests/{directory}" for directory in directories)], [campaign]
+            )
         os.chdir(ROOT)
     return summarise(out)
 

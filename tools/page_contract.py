@@ -1,5 +1,4 @@
-"""What the page's TypeScript takes from Python: the types of all messages, the schema of the state,
-and bounds.
+"""Contract between Python and the page's TypeScript: message types, the state's schema, bounds.
 
 ``python tools/page_contract.py web`` writes ``web/openapi.json``, from which openapi-typescript
 makes ``web/src/messages.d.ts``, and ``web/src/contract.json``, which the page reads at run time.
@@ -63,11 +62,11 @@ def _bare(schema: Any) -> Any:
     a name stays.
     """
     if isinstance(schema, list):
-        return [_bare(each) for each in schema]
+        return [_bare(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     texts = {name for name in ("title", "description") if isinstance(schema.get(name), str)}
-    return {name: _bare(each) for name, each in schema.items() if name not in texts}
+    return {name: _bare(item) for name, item in schema.items() if name not in texts}
 
 
 def main(arguments: list[str]) -> int:

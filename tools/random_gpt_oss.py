@@ -1,8 +1,7 @@
-"""Write gpt-oss models of any size with random weights, in both layouts and real MXFP4: to test and
-to measure with.
+"""Write gpt-oss models of any size with random weights, in both layouts and real MXFP4.
 
-    python tools/random_gpt_oss.py DIR [--size 20b] [--layout openai] [--experts bfloat16] [--seed
-    0]
+    python tools/random_gpt_oss.py DIR [--size 20b] [--layout openai] [--experts bfloat16]
+                                   [--seed 0]
 
 The size 20b takes 13.8 GB of disk, some minutes, and about 3 GB of memory.
 """
@@ -26,7 +25,7 @@ from glassformer.checkpoints.families.files import with_experts
 from glassformer.checkpoints.families.gpt_oss import OPENAI
 from glassformer.checkpoints.lazy import LazyDecoder, LazyTensor
 from glassformer.checkpoints.tensor_files import KINDS
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.layers.quantized import mxfp4
 from glassformer.models import DecoderConfig
 
@@ -66,7 +65,7 @@ _RELEASED_EXTRAS = {
 }
 _PIECE = 2**22  # numbers drawn at a time
 # For uniformly distributed codes.
-_CODE_MEAN_SQUARE = sum(each**2 for each in mxfp4.MAGNITUDES) / len(mxfp4.MAGNITUDES)
+_CODE_MEAN_SQUARE = sum(magnitude**2 for magnitude in mxfp4.MAGNITUDES) / len(mxfp4.MAGNITUDES)
 
 
 def write_random_gpt_oss(
@@ -100,13 +99,18 @@ def write_random_gpt_oss(
 
 def random_gpt_oss(config: DecoderConfig, seed: int = 0) -> LazyDecoder:
     """A random model, whose tensors are drawn when they are made."""
-    require(seed >= 0, f"seed = {seed}", "at least 0", "Use 0.")
+    if seed < 0:
+        raise InputError(
+            got=f"seed = {seed}",
+            expected="at least 0",
+            fix="Use 0.",
+        )
     packed = dataclasses.replace(config, expert_format="mxfp4")
-    one = dataclasses.replace(
+    one_layer = dataclasses.replace(
         packed, num_layers=1, windowed_layers="all"
     )  # all layers have the shapes of the first
     tensors = {}
-    for name, tensor in empty_decoder(one).state_dict().items():
+    for name, tensor in empty_decoder(one_layer).state_dict().items():
         for layer in range(config.num_layers if name.startswith("layers.") else 1):
             at = name.replace("layers.0.", f"layers.{layer}.")
             dtype = torch.bfloat16 if tensor.is_floating_point() else tensor.dtype

@@ -269,7 +269,7 @@ class _FewHeads(NextTokenTask):
                 attention.value.weight,
                 attention.output.weight.T,
             )
-            q, k, v, o = (each.reshape(shape).square().sum((1, 2)) for each in maps)
+            q, k, v, o = (weight.reshape(shape).square().sum((1, 2)) for weight in maps)
             norms += [(q * k + 1e-8).sqrt().sum(), (v * o + 1e-8).sqrt().sum()]
         return super().loss(model, batch) + self.PENALTY * torch.stack(norms).sum()
 
@@ -302,14 +302,17 @@ def make_induction(work: Path) -> None:
     tokens = distinct_letters()
     scores = head_scores(model, tokens)
     (previous, *_), (induction, *_) = scores.top("previous", 1), scores.top("induction", 1)
-    found = {
+    right_without = {
         (layer, head): copied(model, tokens, layer, head) for layer in range(2) for head in range(4)
     }
     measured: dict[str, Any] = {"right": 100 * copied(model, tokens)}
     for kind, (layer, head, _) in (("previous", previous), ("induction", induction)):
-        measured |= {kind: f"{layer}.{head}", f"without_{kind}": 100 * found.pop((layer, head))}
+        measured |= {
+            kind: f"{layer}.{head}",
+            f"without_{kind}": 100 * right_without.pop((layer, head)),
+        }
     measured |= {
-        "others": 100 * min(found.values()),
+        "others": 100 * min(right_without.values()),
         "samples": ["GLASSFORMERGLASSF", "QWERTYQWER", "THECATSATONTHEMATTHEC"],
     }
     _write("induction", model, measured)

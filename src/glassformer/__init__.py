@@ -25,44 +25,40 @@ __all__ = [
 ]
 
 _MODULES = {"edits", "lens", "sweep"}
-"""Modules of :mod:`glassformer.observe` that are attributes of this package, loaded when they are
-used.
-"""
+"""Modules of :mod:`glassformer.observe` that are attributes here, loaded on first use."""
 _NAMES = {
     "LanguageModel": "glassformer.generation.language_model",
     "capture": "glassformer.observe.capture",
     "intervene": "glassformer.observe.intervene",
 }
-"""The modules of a class and of functions, which are loaded when they are used."""
+"""Modules of the class and the functions, loaded on first use."""
 
 
 def explore(
     model: Any = None, text: Any = None, *, tokenizer: Any = None, source: Any = None, **state: Any
 ) -> ModelPage:
-    """Look into a model: ``glassformer.explore(model, "some text")`` shows the explorer in a
-    notebook's cell.
+    """Look into a model: ``glassformer.explore(model, "some text")`` shows it in a notebook's cell.
 
     Elsewhere the result writes the page to a file that opens by itself (``.save("page.html")``) or
     opens it in the browser (``.serve()``).
 
     Args:
-        model: A model of glassformer, what :func:`load` gives, or a GPT-2, Llama, Mistral, Qwen2,
-            Mixtral, GptOss, BERT or RoBERTa of transformers; a directory, a GGUF file or a name,
-            such as ``"sentiment"``, as the command
-            takes them. None: the bundled models and the runs under ``./runs``.
-        text: What it reads: a text, or tokens as numbers in a list, an array or a tensor. None: a
-            text that suits it; an encoder-decoder that was handed over needs one, and a source.
-        tokenizer: For a model that was handed over: what makes tokens of a text.
-        source: For an encoder-decoder: what its encoder reads.
-        state: What to show first, as it stands in the page's address: ``view``, ``part``,
-            ``layer``, ``head``, ``pin``, ``versus=(layer, head)``, ``temperature`` and so on.
-            Layers, heads and tokens are counted from 0.
+        model: A model of glassformer, the result of :func:`load`, or a GPT-2, Llama, Mistral,
+            Qwen2, Mixtral, GptOss, BERT or RoBERTa of transformers; or a directory, a GGUF file or
+            a name such as ``"sentiment"``, as for the command. None: the bundled models and the
+            runs under ``./runs``.
+        text: Text, or tokens as numbers in a list, an array or a tensor. None: a text that suits
+            the model; an encoder-decoder in memory needs a text and a source.
+        tokenizer: Tokenizer of a model in memory.
+        source: Input of the encoder, for an encoder-decoder.
+        state: First state of the page, as in its address: ``view``, ``part``, ``layer``, ``head``,
+            ``pin``, ``versus=(layer, head)``, ``temperature`` and so on. Layers, heads and tokens
+            are counted from 0.
 
     Raises:
-        InputError: A model that cannot be looked into, a directory without one, or an unknown
-            state.
+        InputError: If the model cannot be shown, a directory has none, or a state is unknown.
     """
-    # Nothing is imported before it is asked for: `import glassformer` takes no time.
+    # Imported here, so that `import glassformer` takes no time.
     from glassformer.errors import naming_extras
 
     with naming_extras():
@@ -80,8 +76,7 @@ def __getattr__(name: str) -> Any:
 
 
 def load(source: Any, **options: Any) -> LanguageModel:
-    """Open a language model: a GGUF file, a directory, a name on the Hugging Face hub, or a short
-    name.
+    """Open a language model: a GGUF file, a directory, a name on the hub, or a short name.
 
     The result holds the decoder (``.model``), its tokenizer and its chat template::
 

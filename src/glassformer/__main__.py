@@ -1,6 +1,4 @@
-"""``python -m glassformer``: the command line for launchers that start modules, as ``accelerate
-launch -m`` does.
-"""
+"""``python -m glassformer``: the command line, also for ``accelerate launch -m``."""
 
 import sys
 

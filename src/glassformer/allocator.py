@@ -1,23 +1,21 @@
-"""What the C library does with freed memory."""
+"""Setting of the C library: it keeps freed memory."""
 
 import ctypes
 import sys
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
+_TRIM_THRESHOLD = -1  # of malloc.h, as the next
+_MMAP_THRESHOLD = -3
 LARGEST_KEPT = 2**26
 MOST_KEPT = 2**30
-"""Bytes of the largest block that is kept for the next one, and of all kept ones at the end of the
-heap.
-"""
+"""Bytes of the largest block that is kept, and of all kept blocks at the end of the heap."""
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep freed blocks for the next ones; whether it could be told so (glibc
-    only).
+    """Let the C library keep freed blocks (glibc only); return whether that worked.
 
-    By itself glibc gives large blocks back to the system, which clears their pages anew for every
-    tensor. Larger blocks than :data:`LARGEST_KEPT`, as the weights of large models are, go back as
-    before. For programs: importing glassformer does not call this.
+    By default glibc returns large blocks to the system, which clears their pages anew for every
+    tensor. Blocks above :data:`LARGEST_KEPT`, such as the weights of large models, are still
+    returned. Programs call this; importing glassformer does not.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,12 +1,10 @@
-"""Text classifiers: an encoder with its tokenizer and class names; prediction, saving, and the
-effect of each token.
-"""
+"""Text classifiers: prediction, saving, and the effect of each token."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -23,7 +21,7 @@ from glassformer.modes import evaluating
 from glassformer.untrusted import in_file, json_value, read_text
 
 ENCODER = "encoder"
-"""Subdirectory of a training run that holds its classifier."""
+"""Subdirectory of a training run with its classifier."""
 _TOKENIZER = "tokenizer.json"
 _CLASSES = "classes.json"
 CLASSIFIER_DIRECTORY = Written(
@@ -35,18 +33,14 @@ CLASSIFIER_DIRECTORY = Written(
 
 @dataclass(frozen=True)
 class Classifier:
-    """A text classifier: an encoder with a classification head, its tokenizer, and the name of each
-    class.
-    """
+    """A text classifier: an encoder with a head, its tokenizer, and the names of the classes."""
 
     encoder: Encoder
     tokenizer: Tokenizer
     classes: tuple[str, ...]
 
     def rows(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text, cut to 128 tokens or the encoder's ``max_seq_len``, whichever
-        is less.
-        """
+        """Return the token ids of each text, at most 128 or the encoder's ``max_seq_len``."""
         if isinstance(texts, str):
             raise InputError(
                 got="one text",
@@ -59,7 +53,7 @@ class Classifier:
     def probabilities(
         self, texts: Sequence[str], batch_size: int = 64
     ) -> Float[Tensor, "text num_classes"]:
-        """The probability of each class for each text, in the order of ``texts``."""
+        """Return the probability of each class for each text, in the order of ``texts``."""
         return predict(self.encoder, self.rows(texts), self.tokenizer.pad_id, batch_size)
 
 
@@ -67,18 +61,18 @@ class Classifier:
 def predict(
     model: nn.Module, rows: Sequence[Sequence[int]], pad_id: int, batch_size: int = 64
 ) -> Float[Tensor, "text num_classes"]:
-    """The probability of each class for each row of token ids, in the order of ``rows``.
+    """Return the probability of each class for each row of token ids, in the order of ``rows``.
 
     Rows are batched by length to keep padding small. The model runs in evaluation mode; its mode is
     restored.
 
     Args:
         model: Called as ``model(tokens, real)``; returns logits.
-        rows: The token ids of each text; at least one row, and at least one token in each.
-        pad_id: The token that fills up short rows.
+        rows: Token ids of each text; at least one row, and at least one token in each.
+        pad_id: Token that fills up short rows.
         batch_size: Rows in one forward pass.
     """
-    if len(rows) <= 0:
+    if len(rows) == 0:
         raise InputError(
             got="no texts",
             expected="at least one",
@@ -88,10 +82,10 @@ def predict(
     order = []
     parts = []
     with evaluating(model):
-        for chosen in in_length_order([len(row) for row in rows], batch_size):
-            tokens, real = pad([rows[row] for row in chosen], pad_id)
+        for numbers in in_length_order([len(row) for row in rows], batch_size):
+            tokens, real = pad([rows[number] for number in numbers], pad_id)
             parts.append(model(tokens.to(device), real.to(device)).float().softmax(-1).cpu())
-            order += chosen
+            order += numbers
     return torch.cat(parts)[torch.tensor(order).argsort()]
 
 
@@ -111,23 +105,22 @@ class TokenEffect(NamedTuple):
 def token_effects(
     classifier: Classifier, text: str, label: int, batch_size: int = 64
 ) -> list[TokenEffect]:
-    """The effect of each token of ``text`` on the probability of class ``label``, by leaving it
-    out::
+    """Return the effect of each token of ``text`` on the probability of class ``label``::
 
         effect[i] = p(label | all tokens) - p(label | all tokens except i)
 
-    A token that is left out is masked like padding: no other token attends to it and it is not
-    pooled. The other tokens keep their positions. Effects do not sum to a fixed value, since tokens
-    interact: if two tokens say the same, leaving out either one may have no effect.
+    Each token is left out in turn: it is masked like padding, so that no other token attends to it
+    and it is not pooled. The other tokens keep their positions. Effects do not sum to a fixed
+    value, since tokens interact: without one of two equivalent tokens, nothing may change.
 
     Args:
-        classifier: Runs in evaluation mode.
-        text: Cut as by :meth:`Classifier.rows`.
-        label: The index of the class.
-        batch_size: Tokens left out in one forward pass.
+        classifier: The classifier; it runs in evaluation mode.
+        text: Text, cut as by :meth:`Classifier.rows`.
+        label: Index of the class.
+        batch_size: Number of tokens left out in one forward pass.
 
     Returns:
-        One effect for each token in order, without the special tokens that surround every text.
+        One effect for each token in order, without the special tokens around every text.
 
     Source: Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation
     Erasure", arXiv 1612.08220, section 3.
@@ -163,11 +156,10 @@ def token_effects(
 def save_classifier(classifier: Classifier, directory: Path | str) -> None:
     """Write a directory that :func:`load_classifier` reads.
 
-    A directory of an earlier classifier is replaced as a whole, and after an error it is as it was
-    before.
+    A directory of an earlier classifier is replaced as a whole; after an error it is unchanged.
 
     Raises:
-        InputError: If the directory exists and holds anything else.
+        InputError: If the directory exists and has anything else.
     """
     with new_directory(local_path(directory), replaces=CLASSIFIER_DIRECTORY) as draft:
         write_encoder(classifier.encoder, draft)
@@ -191,29 +183,42 @@ def load_classifier(directory: Path | str) -> Classifier:
             expected="a directory that save_classifier() or the lab 'sentiment' wrote",
             fix="Train one: glassformer lab sentiment --quick.",
         )
-    trained = (directory / _CLASSES).exists()
-    if not trained:
+    if not (directory / _CLASSES).exists():
         raise InputError(
             got=f"{directory} without {_CLASSES}",
             expected="a classifier that was trained here",
             fix=(
-                "Name its directory; of a classifier of transformers, glassformer.explore(model, "
-                "tokenizer=...) shows it."
+                "Name its directory. For a classifier of transformers, use "
+                "glassformer.explore(model, tokenizer=...)."
             ),
         )
-    words, names = (read_text(directory / name, inside=True) for name in (_TOKENIZER, _CLASSES))
+    words = read_text(directory / _TOKENIZER, inside=True)
+    names = read_text(directory / _CLASSES, inside=True)
     tokenizer = tokenizer_from_json(words)
     with in_file(directory / _CLASSES):
         classes = json_value(names)
     encoder = load_encoder(directory)
-    head = encoder.config.num_classes
-    if not (
-        isinstance(classes, list)
-        and all(isinstance(name, str) for name in classes)
-        and len(classes) == head
-    ):
+    _check_classes(directory, classes, encoder.config.num_classes)
+    # Pretrained encoders often pad their embedding to a round number of rows; encoders with a word
+    # tokenizer are ours.
+    num_rows = encoder.config.vocab_size
+    num_tokens = tokenizer.vocab_size
+    is_ours = isinstance(tokenizer, WordTokenizer)
+    if num_tokens > num_rows or (is_ours and num_tokens < num_rows):
         raise InputError(
-            got=f"{directory} with the classes {classes!r} and a head for {head}",
+            got=f"{directory} with a tokenizer of {num_tokens:,} tokens",
+            expected=f"{'exactly' if is_ours else 'at most'} the encoder's {num_rows:,}",
+            fix="Take both from the same training run.",
+        )
+    return Classifier(encoder.eval(), tokenizer, tuple(classes))
+
+
+def _check_classes(directory: Path, classes: Any, num_classes: int | None) -> None:
+    """Refuse class names that do not fit the encoder's head."""
+    are_names = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+    if not are_names or len(classes) != num_classes:
+        raise InputError(
+            got=f"{directory} with the classes {classes!r} and a head for {num_classes}",
             expected="one name for each class of the head",
             fix="Train again.",
         )
@@ -223,15 +228,3 @@ def load_classifier(directory: Path | str) -> Classifier:
             expected="a different name for each class",
             fix="Train again with other names.",
         )
-    # Pretrained encoders often pad their embedding to a round number of rows; those with a word
-    # tokenizer are ours.
-    exact = isinstance(tokenizer, WordTokenizer)
-    rows = encoder.config.vocab_size
-    known = tokenizer.vocab_size
-    if not (known == rows or (known < rows and not exact)):
-        raise InputError(
-            got=f"{directory} with a tokenizer of {known:,} tokens",
-            expected=f"{'exactly' if exact else 'at most'} the encoder's {rows:,}",
-            fix="Take both from the same training run.",
-        )
-    return Classifier(encoder.eval(), tokenizer, tuple(classes))

@@ -1,4 +1,4 @@
-"""Configurations: frozen dataclasses with strict types, checked when they are made, JSON both ways."""
+"""Configurations: frozen dataclasses with strict types, checked on creation, from and to JSON."""
 
 from __future__ import annotations
 
@@ -38,53 +38,56 @@ _PLAIN = {
     "greater than": "above",
     "less than": "below",
 }
-"""pydantic's words for bounds, and ours."""
+"""Our words for pydantic's bounds."""
 _BRANCHES = ("bool", "int", "float", "str")
 
 
 @dataclass_transform(frozen_default=True)
 def config(cls: type[_Class]) -> type[_Class]:
-    """Make a frozen dataclass whose fields are checked against their annotations, without
-    conversions.
+    """Make a frozen dataclass that checks its fields against their annotations.
 
-    ``True`` is no number, ``1`` no boolean and ``"1"`` neither; NaN and infinity are refused;
-    bounds are annotations such as :data:`Size`. A ``__post_init__`` checks what concerns several
-    fields.
+    Nothing is converted: ``True`` is no number, ``1`` no boolean and ``"1"`` neither. NaN and
+    infinity are refused. Bounds are annotations such as :data:`Size`. A ``__post_init__`` checks
+    combinations of fields.
 
     Raises (when an instance is made):
-        InputError: A field that is unknown, missing or of another type, or outside its bounds.
+        InputError: If a field is unknown, missing, of another type or outside its bounds.
     """
-    made = dataclasses.dataclass(frozen=True)(cls)
-    made.__pydantic_config__ = {"strict": True, "extra": "forbid", "allow_inf_nan": False}  # type: ignore[attr-defined]
+    frozen = dataclasses.dataclass(frozen=True)(cls)
+    settings = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+    frozen.__pydantic_config__ = settings  # type: ignore[attr-defined]
 
-    @functools.wraps(made.__init__)
+    @functools.wraps(frozen.__init__)
     def checked(self: Any, *args: Any, **fields: Any) -> None:
         from pydantic_core import ArgsKwargs
 
-        given = ArgsKwargs(args, fields)
-        _checked(made, lambda adapter: adapter.validator.validate_python(given, self_instance=self))
+        arguments = ArgsKwargs(args, fields)
+        _checked(
+            frozen,
+            lambda adapter: adapter.validator.validate_python(arguments, self_instance=self),
+        )
 
-    made.__init__ = checked  # type: ignore[method-assign]
-    return made
+    frozen.__init__ = checked  # type: ignore[method-assign]
+    return frozen
 
 
 class Config:
-    """What every configuration can do; use with the decorator :func:`config`."""
+    """JSON methods of a configuration; use with the decorator :func:`config`."""
 
     def to_json(self) -> str:
-        """The configuration as a JSON object, one field a line."""
+        """Return the configuration as a JSON object, one field a line."""
         return json.dumps(dataclasses.asdict(self), indent=2)  # type: ignore[call-overload]
 
     @classmethod
     def from_json(cls: type[_Class], text: str) -> _Class:
-        """The configuration that :meth:`to_json` wrote."""
+        """Return the configuration that :meth:`to_json` wrote."""
         return _checked(cls, lambda adapter: adapter.validate_json(text))
 
 
 @functools.cache
 def _adapter(cls: type) -> TypeAdapter[Any]:
-    # Imported for the first instance: the flags of a command are configurations, and --help needs
-    # no instance.
+    # Imported with the first instance: flags of a command are configurations, and --help makes
+    # none.
     from pydantic import TypeAdapter
 
     return TypeAdapter(cls)
@@ -100,22 +103,13 @@ def _checked(cls: type, validate: Callable[[TypeAdapter[Any]], Any]) -> Any:
 
 
 def _input_error(cls: type, error: ValidationError) -> InputError:
-    """The first fault that pydantic found; all types of a union that were tried belong to one
-    fault.
-    """
+    """Return the first fault that pydantic found; all tried types of a union are one fault."""
     first, *others = error.errors(include_url=False)
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return cause
     fields = {field.name for field in dataclasses.fields(cls)}
-    # pydantic's path also names the branches of a union, such as "tuple[int, ...]", "bool" or
-    # "Yarn".
-    path = [
-        part
-        for part in first["loc"]
-        if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)
-    ]
-    path = [part for part in path if isinstance(part, int) or part.islower()]
+    path = [part for part in first["loc"] if not _is_branch(part)]
     if path and isinstance(path[0], int):  # a positional argument
         path[0] = dataclasses.fields(cls)[path[0]].name
     name = ".".join(map(str, path))
@@ -126,22 +120,27 @@ def _input_error(cls: type, error: ValidationError) -> InputError:
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         known = ", ".join(sorted(fields))
         close = difflib.get_close_matches(name, fields, n=1)
-        if close:
-            fix = f"Did you mean {close[0]}?"
-        else:
-            fix = f"Remove {name}."
+        fix = f"Did you mean {close[0]}?" if close else f"Remove {name}."
         return InputError(f"the unknown field {name}", f"the fields {known}", fix)
     if not path:
         return InputError(
-            f"{value!r}", "a configuration as a JSON object", f"Correct it: {first['msg']}."
+            got=f"{value!r}",
+            expected="a configuration as a JSON object",
+            fix=f"Correct it: {first['msg']}.",
         )
-    messages = [
-        first["msg"],
-        *(each["msg"] for each in others if each["loc"][:1] == first["loc"][:1]),
-    ]
-    expected = " or ".join(
-        dict.fromkeys(each.removeprefix("Input should be ") for each in messages)
-    )
+    of_field = [first, *(fault for fault in others if fault["loc"][:1] == first["loc"][:1])]
+    types = [fault["msg"].removeprefix("Input should be ") for fault in of_field]
+    expected = " or ".join(dict.fromkeys(types))
     for long, plain in _PLAIN.items():
         expected = expected.replace(long, plain)
     return InputError(f"{name} = {value!r}", expected, f"Pass another {name}.")
+
+
+def _is_branch(part: int | str) -> bool:
+    """Return whether a part of pydantic's path names a branch of a union, and no field.
+
+    Branches are called "tuple[int, ...]", "bool" or "Yarn", for example.
+    """
+    if isinstance(part, int):
+        return False
+    return part in _BRANCHES or not part.isidentifier() or not part.islower()

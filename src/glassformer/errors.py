@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Characters of the argument, which may be a file of megabytes, that a message repeats.
+# Maximum characters of the argument, which may be a file of megabytes, in a message.
 _LONGEST = 10_000
 
-# The extra of pyproject.toml that brings a package; glassformer does without it elsewhere.
+# Extras of pyproject.toml by package; glassformer works without them elsewhere.
 _EXTRAS = {
     **dict.fromkeys(("anywidget", "cachetools", "fastapi", "starlette", "uvicorn"), "explore"),
     **dict.fromkeys(("datasets", "huggingface_hub"), "hub"),
@@ -19,20 +19,21 @@ _EXTRAS = {
 
 
 class InputError(ValueError):
-    """An argument that cannot be used: what was got, what was expected, what to change.
+    """An argument that cannot be used, with the expected value and a fix.
 
     Every public constructor and function raises this (a ``ValueError``) and nothing else for bad
     input.
 
     Args:
-        got: The argument with its name: ``"num_kv_heads = 3 with num_heads = 8"``. The first 10,000
-            characters are kept.
-        expected: What is accepted: ``"a divisor of num_heads"``.
-        fix: What to change: ``"Use 1, 2, 4 or 8."``.
+        got: The argument with its name: ``"num_kv_heads = 3 with num_heads = 8"``; cut to 10,000
+            characters.
+        expected: Accepted values: ``"a divisor of num_heads"``.
+        fix: The change to make: ``"Use 1, 2, 4 or 8."``.
     """
 
     def __init__(self, got: str, expected: str, fix: str) -> None:
-        got = got if len(got) <= _LONGEST else f"{got[:_LONGEST]}..."
+        if len(got) > _LONGEST:
+            got = f"{got[:_LONGEST]}..."
         self.got = got
         self.expected = expected
         self.fix = fix
@@ -44,10 +45,9 @@ class InputError(ValueError):
 
 @contextmanager
 def naming_extras(extra: str | None = None) -> Iterator[None]:
-    """Raise :class:`InputError` for an import in the block that fails, naming the extra that brings
-    the package.
+    """Raise :class:`InputError` for a missing package in the block, and name its extra.
 
-    ``extra`` is one that brings all that the block needs.
+    ``extra`` is an extra with all packages of the block; None: the extra of the missing package.
     """
     try:
         yield
@@ -56,44 +56,40 @@ def naming_extras(extra: str | None = None) -> Iterator[None]:
         if package not in _EXTRAS:
             raise
         extra = extra or _EXTRAS[package]
-        fix = f"Run: pip install 'glassformer[{extra}]'."
         raise InputError(
-            f"no module {package}", f"the packages of the extra {extra}", fix
+            got=f"no module {package}",
+            expected=f"the packages of the extra {extra}",
+            fix=f"Run: pip install 'glassformer[{extra}]'.",
         ) from error
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether a library in Rust has failed within itself: an error that is no :class:`Exception`.
+    """Return whether ``error`` is a panic of a library in Rust, which is no :class:`Exception`.
 
-    Each such library has a class of its own for it, which none of them exports.
+    Each such library has its own class of panics, and none exports it.
     """
     return type(error).__name__ == "PanicException"
 
 
 class CheckpointError(InputError):
-    """A checkpoint that cannot be used: ``got`` names the file and, where it is about tensors, each
-    of them.
-    """
+    """A checkpoint that cannot be used; ``got`` names the file and the tensors at fault."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message without its full stop, or its type if it has no message."""
+    """Return the first line of an error's message without its full stop, or the error's type."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def require(condition: bool, got: str, expected: str, fix: str) -> None:
-    """Raise :class:`InputError` with these three parts unless ``condition`` holds."""
+    """Raise :class:`InputError` unless ``condition`` holds."""
     if not condition:
         raise InputError(got, expected, fix)
 
 
 def require_positive(**sizes: int) -> None:
-    """Raise :class:`InputError` naming the first of ``sizes`` that is not a whole number of at
-    least 1.
-    """
+    """Refuse ``sizes`` that are not whole numbers of at least 1."""
     for name, size in sizes.items():
-        whole = isinstance(size, int) and not isinstance(size, bool)
-        if not (whole and size >= 1):
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise InputError(
                 got=f"{name} = {size!r}",
                 expected="a whole number of at least 1",
@@ -102,7 +98,7 @@ def require_positive(**sizes: int) -> None:
 
 
 def require_probability(**probabilities: float) -> None:
-    """Raise :class:`InputError` naming the first of ``probabilities`` that is not in [0, 1)."""
+    """Refuse ``probabilities`` that are not in [0, 1)."""
     for name, value in probabilities.items():
         if not 0 <= value < 1:
             raise InputError(
@@ -113,7 +109,7 @@ def require_probability(**probabilities: float) -> None:
 
 
 def require_above_zero(**numbers: float) -> None:
-    """Raise :class:`InputError` naming the first of ``numbers`` that is not above 0 and finite."""
+    """Refuse ``numbers`` that are not finite and above 0."""
     for name, number in numbers.items():
         if not 0 < number < float("inf"):
             raise InputError(
@@ -124,9 +120,7 @@ def require_above_zero(**numbers: float) -> None:
 
 
 def require_heads(num_heads: int, **widths: int) -> None:
-    """Raise :class:`InputError` naming the first of ``widths`` that is not a multiple of
-    ``num_heads``.
-    """
+    """Refuse ``widths`` that are not multiples of ``num_heads``."""
     for name, width in widths.items():
         if width % num_heads != 0:
             raise InputError(
@@ -137,9 +131,7 @@ def require_heads(num_heads: int, **widths: int) -> None:
 
 
 def require_groups(num_heads: int, num_kv_heads: int) -> None:
-    """Raise :class:`InputError` if the heads are not in groups of one size, each with a key-value
-    head.
-    """
+    """Refuse heads that do not form groups of one size, each with a key-value head."""
     if num_heads % num_kv_heads != 0:
         raise InputError(
             got=f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}",
@@ -149,9 +141,7 @@ def require_groups(num_heads: int, num_kv_heads: int) -> None:
 
 
 def require_width(width: int, hidden_dim: int) -> None:
-    """Raise :class:`InputError` if an input's last axis has another size than the layer was built
-    with.
-    """
+    """Refuse an input whose last axis has another size than the layer was built with."""
     if width != hidden_dim:
         raise InputError(
             got=f"input of width {width}",

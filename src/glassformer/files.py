@@ -1,15 +1,13 @@
-"""Paths that users name, and directories and files that are complete or absent, whenever the
-process or machine dies.
+"""Paths that users name; files and directories that are always complete or absent.
 
-:func:`local_path` gives the meaning of a path everywhere. What the library did not write is never
-removed: a place that is taken is written only where :class:`Written` or a function recognises what
-stands there.
+:func:`local_path` reads every path that a user names. The library never removes files that it did
+not write: it replaces existing ones only if :class:`Written` or a function recognises them.
 
-What is new is written beside its place under a hidden name, flushed to the disk, and then renamed:
-a rename is atomic, so a reader sees the old state or the new one. A directory that replaces another
-needs two renames: readers find it by
-:func:`standing`, and :func:`recover` finishes the pair if the process died between them. Of several
-processes that write one place each waits for its turn, but not on Windows.
+New files are written beside their place under a hidden name, flushed to the disk, and then renamed.
+A rename is atomic, so a reader sees the old state or the new one, even if the process or machine
+dies. A directory that replaces another needs two renames: :func:`standing` finds it in between, and
+:func:`recover` finishes if the process died there. Several processes that write one place take
+turns, but not on Windows.
 """
 
 import os
@@ -35,12 +33,9 @@ _PARTIAL = ".glassformer-partial"
 _REPLACED = ".glassformer-replaced"
 _TRIES = 20
 _PAUSE = 0.01
-"""How often, and how many seconds apart, it is looked whether a directory that is being replaced is
-there.
-"""
+"""Number of looks, and seconds between them, for a directory that is being replaced."""
 _SILENT = 500
-"""How often, as far apart, it is looked whether another process has written, before a line says so.
-"""
+"""Number of such looks for another process's lock before a message is printed."""
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
@@ -60,28 +55,29 @@ def local_path(path: str | os.PathLike[str]) -> Path:
         )
     path = Path(text)
     if not text.startswith("~"):
-        # "./~name" is a name here: without its dot it would become a home directory the next time
-        # it is read.
+        # Path drops the dot of "./~name": read again, it would become a home directory.
         if path.parts[:1] and path.parts[0].startswith("~"):
             return path.absolute()
         return path
     try:
         return path.expanduser()
     except RuntimeError as error:
-        fix = f"Check the name. A file of this name here is './{shown(Path(text))}'."
+        name = shown(Path(text))
         raise InputError(
-            f"{shown(Path(text))}, of no user of this machine", "~ or ~user of a user", fix
+            got=f"{name}, of no user of this machine",
+            expected="~ or ~user of a user",
+            fix=f"Check the name. A file of this name here is './{name}'.",
         ) from error
 
 
 @dataclass(frozen=True)
 class Written:
-    """A kind of directory that the library writes, and by which it recognises one.
+    """A kind of directory that the library writes and recognises.
 
     Attributes:
         kind: A noun with its article, for messages: ``"a classifier"``.
-        names: Patterns of the names of all its files. It has no directories and no links.
-        recognises: Whether a directory with such names is one.
+        names: Patterns of the names of all files in it. It has no directories and no links.
+        recognises: Function that returns whether a directory with such names is of this kind.
     """
 
     kind: str
@@ -89,9 +85,7 @@ class Written:
     recognises: Callable[[Path], bool]
 
     def foreign_entries(self, directory: Path) -> list[str]:
-        """Return the sorted names of what stands in ``directory`` and is no file of this kind of
-        directory.
-        """
+        """Return the sorted names of entries of ``directory`` that are not files of this kind."""
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if not self._names_file(entry))
 
@@ -103,38 +97,35 @@ class Written:
 
 @contextmanager
 def new_directory(path: Path, *, replaces: Written | None = None) -> Iterator[Path]:
-    """Write a directory so that ``path`` is complete or absent: ``with new_directory(path) as
-    draft: ...``.
+    """Write a directory so that ``path`` is complete or absent.
 
-    The block fills ``draft``, an empty directory beside ``path``. When the block ends, everything
-    in it is flushed to the disk and ``draft`` becomes ``path``. When the block raises, ``draft`` is
-    removed and ``path`` stays as it was.
+    Use it as ``with new_directory(path) as draft: ...``. The block fills ``draft``, an empty
+    directory beside ``path``. When the block ends, everything in it is flushed to the disk and
+    ``draft`` becomes ``path``. When the block raises, ``draft`` is removed and ``path`` is
+    unchanged.
 
     Args:
-        path: The directory to make, or a link to it. Its parents are made where missing.
-        replaces: The kind of directory that ``path`` may be already; it is then replaced as a
-            whole. So is an empty
-            one. None: nothing may be there.
+        path: Directory to make, or a link to it. Missing parents are made.
+        replaces: Kind of directory that is replaced as a whole if ``path`` is one; so is an empty
+            directory. None: nothing may be there.
 
     Raises:
-        InputError: If ``path`` is taken by anything else, even by a directory of the right kind
-            with one more file in it, or if it holds the working directory.
+        InputError: If ``path`` is anything else, even a directory of the right kind with one more
+            file in it, or if it has the working directory in it.
     """
     path = path.resolve()
     draft = _beside(path, _PARTIAL)
     try:
-        turn = _turn(draft, directory=True)
-    except (
-        OSError
-    ):  # a parent that may not be written; what stands at ``path`` is the first thing to change
+        lock = _locked_draft(draft, directory=True)
+    except OSError:  # the parent may not be written; but first report what is at ``path``
         require_replaceable_directory(path, replaces)
         raise
-    with turn:
+    with lock:
         try:
             require_replaceable_directory(path, replaces)
             recover(path)
-            for left in draft.iterdir():
-                _remove(left)
+            for leftover in draft.iterdir():
+                _remove(leftover)
             yield draft
             for entry in (*draft.rglob("*"), draft):
                 _share(entry, draft.stat().st_mode)
@@ -156,39 +147,44 @@ def new_directory(path: Path, *, replaces: Written | None = None) -> Iterator[Pa
 
 
 def require_replaceable_directory(path: Path, replaces: Written | None) -> None:
-    """Check that :func:`new_directory` may write ``path``: it is free, empty, or of the kind
-    ``replaces``.
-    """
+    """Check that :func:`new_directory` may write ``path``: it is free, empty or replaceable."""
     if not os.path.lexists(path):
         return
-    fix = "Choose another path, or remove the old one."
     if replaces is None or not path.is_dir() or Path.cwd().is_relative_to(path):
         raise InputError(
-            f"{shown(path)}, which exists already", "a directory that is not there yet", fix
+            got=f"{shown(path)}, which exists already",
+            expected="a directory that is not there yet",
+            fix="Choose another path, or remove the old one.",
         )
-    expected = f"a new directory, or {replaces.kind} to replace"
     if foreign := replaces.foreign_entries(path):
         names = ", ".join(shown(Path(name)) for name in foreign[:3])
         if len(foreign) > 3:
-            more = f" and {len(foreign) - 3} more"
-        else:
-            more = ""
-        got = f"{shown(path)}, which exists already and holds {names}{more}"
-        raise InputError(got, expected, "Choose another path, or move these files away.")
+            names += f" and {len(foreign) - 3} more"
+        raise InputError(
+            got=f"{shown(path)}, which exists already and holds {names}",
+            expected=f"a new directory, or {replaces.kind} to replace",
+            fix="Choose another path, or move these files away.",
+        )
     if any(path.iterdir()) and not replaces.recognises(path):
         raise InputError(
-            f"{shown(path)}, which exists already and is not {replaces.kind}", expected, fix
+            got=f"{shown(path)}, which exists already and is not {replaces.kind}",
+            expected=f"a new directory, or {replaces.kind} to replace",
+            fix="Choose another path, or remove the old one.",
         )
 
 
-def _turn(draft: Path, *, directory: bool) -> ExitStack:
-    """Make ``draft``, or take what a killed process left; until what is returned is closed, no
-    other process does.
+def _locked_draft(draft: Path, *, directory: bool) -> ExitStack:
+    """Make ``draft``, or take it over from a killed process, and lock it.
+
+    The lock lasts until the returned stack is closed.
     """
     while True:
         draft.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            draft.mkdir() if directory else draft.touch()
+            if directory:
+                draft.mkdir()
+            else:
+                draft.touch()
         if fcntl is None:
             return ExitStack()
         with suppress(FileNotFoundError), ExitStack() as opened:  # renamed meanwhile
@@ -201,12 +197,12 @@ def _turn(draft: Path, *, directory: bool) -> ExitStack:
 
 
 def _lock(handle: int, draft: Path) -> None:
-    for waited in count():
+    for attempt in count():
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if waited == _SILENT:
+            if attempt == _SILENT:
                 print(
                     f"glassformer: waiting for another process, which writes {shown(draft)}",
                     file=sys.stderr,
@@ -215,9 +211,7 @@ def _lock(handle: int, draft: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove ``path`` so that no half-emptied directory ever stands under its name. A missing
-    ``path`` is no error.
-    """
+    """Remove ``path`` so that a half-emptied directory never has its name; it may be missing."""
     if path.exists():
         doomed = _beside(path, _PARTIAL)
         shutil.rmtree(doomed, ignore_errors=True)
@@ -227,32 +221,30 @@ def remove_directory(path: Path) -> None:
 
 def set_aside(path: Path) -> Path:
     """Rename ``path`` to ``path-1``, or to the first such name that is free, and return that."""
-    aside = next(
-        each for number in count(1) if not os.path.lexists(each := Path(f"{path}-{number}"))
-    )
+    number = 1
+    while os.path.lexists(f"{path}-{number}"):
+        number += 1
+    aside = Path(f"{path}-{number}")
     os.replace(path, aside)
     return aside
 
 
 def recover(path: Path) -> None:
-    """Bring back the old ``path`` if a process died after moving it away and before moving the new
-    one in.
-    """
+    """Bring back the old ``path`` if a process died between the two renames."""
     replaced = _beside(path, _REPLACED)
-    if replaced.exists():
-        if path.exists():
-            shutil.rmtree(
-                replaced, ignore_errors=True
-            )  # which the process that replaced it may be doing too
-        else:
-            os.replace(replaced, path)
+    if not replaced.exists():
+        return
+    if path.exists():
+        # The process that replaced it may remove it at the same time.
+        shutil.rmtree(replaced, ignore_errors=True)
+    else:
+        os.replace(replaced, path)
 
 
 def standing(path: Path) -> Path:
-    """``path``; or the old one beside it where a process died between moving it away and moving the
-    new one in.
+    """Return ``path``, or the old one beside it if a process died between the two renames.
 
-    Where a process is only just between the two, this waits until the new one is there.
+    If another process is between the two renames, this waits until the new one is there.
     """
     replaced = _beside(path, _REPLACED)
     for _ in range(_TRIES):
@@ -263,41 +255,40 @@ def standing(path: Path) -> Path:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove the drafts that killed processes left in ``parent``. Call it only while no process
-    writes there.
-    """
+    """Remove the drafts that killed processes left in ``parent``, while no process writes there."""
     for draft in parent.glob(f".*{_PARTIAL}"):
         _remove(draft)
 
 
 def _remove(path: Path) -> None:
-    folder = path.is_dir() and not path.is_symlink()
-    shutil.rmtree(path, ignore_errors=True) if folder else path.unlink(missing_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
 def new_file(path: Path, *, replaces: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """Write a file so that ``path`` is the old or the whole new one: ``with new_file(path) as
-    draft: ...``.
+    """Write a file so that ``path`` is the old or the whole new one.
 
-    The block writes the file ``draft`` beside ``path``. When the block ends, it is flushed to the
-    disk and becomes ``path``. When the block raises, ``draft`` is removed and ``path`` stays as it
-    was.
+    Use it as ``with new_file(path) as draft: ...``. The block writes the file ``draft`` beside
+    ``path``. When the block ends, it is flushed to the disk and becomes ``path``. When the block
+    raises, ``draft`` is removed and ``path`` is unchanged.
 
     Args:
-        path: The file to make or to replace. Its parents are made where missing.
-        replaces: Whether a file that stands there may be replaced, for a path that a user names; a
-            link is then
-            followed. None: it may, for a path in a directory that the library itself made.
+        path: File to make or to replace. Missing parents are made.
+        replaces: Function that returns whether an existing file may be replaced, for paths that a
+            user names; links are then followed. None: any file may be replaced, for paths in a
+            directory that the library made.
 
     Raises:
-        InputError: If something stands there that may not be replaced.
+        InputError: If something is there that may not be replaced.
     """
     if replaces is not None:
         path = Path(os.path.realpath(path))
         require_replaceable(path, replaces)
     draft = _beside(path, _PARTIAL)
-    with _turn(draft, directory=False):
+    with _locked_draft(draft, directory=False):
         mode = draft.stat().st_mode
         try:
             yield draft
@@ -313,20 +304,22 @@ def new_file(path: Path, *, replaces: Callable[[Path], bool] | None = None) -> I
 
 
 def require_replaceable(path: Path, replaces: Callable[[Path], bool]) -> None:
-    """Check that nothing stands at ``path``, or a regular file for which ``replaces`` is true."""
+    """Check that ``path`` is free, or a regular file for which ``replaces`` is true."""
     if not os.path.lexists(path):
         return
     if not path.is_file():
         kind = "a directory" if path.is_dir() else "not a regular file"
         raise InputError(f"{shown(path)}, which is {kind}", "a file", "Choose another name.")
     if not replaces(path):
-        got = f"{shown(path)}, which exists already and was not written by this function"
-        expected = "a new name, or a file that it wrote before"
-        raise InputError(got, expected, "Choose another name, or remove the file.")
+        raise InputError(
+            got=f"{shown(path)}, which exists already and was not written by this function",
+            expected="a new name, or a file that it wrote before",
+            fix="Choose another name, or remove the file.",
+        )
 
 
 def any_file(path: Path) -> bool:
-    """Return True: the user has asked for any file at ``path`` to be replaced."""
+    """Return True: any file at ``path`` may be replaced."""
     return True
 
 
@@ -336,9 +329,7 @@ def no_file(path: Path) -> bool:
 
 
 def holds(path: Path, mark: bytes, size: int) -> bool:
-    """Whether ``mark`` stands in the first ``size`` bytes of a file, or in the last ``-size``
-    bytes.
-    """
+    """Return whether ``mark`` is in the first ``size`` bytes of a file, or the last ``-size``."""
     try:
         with path.open("rb") as file:
             if size < 0:
@@ -349,27 +340,22 @@ def holds(path: Path, mark: bytes, size: int) -> bool:
 
 
 def require_absent(path: Path, overwrite: bool = False) -> None:
-    """Check that ``path`` may be written: nothing is there, or with ``overwrite`` a regular file or
-    a directory.
-    """
-    if overwrite:
-        fix = "Choose another one."
-    else:
-        fix = "Choose another one, or pass --overwrite."
-    free = not os.path.lexists(path) or (overwrite and (path.is_file() or path.is_dir()))
-    if not free:
-        raise InputError(
-            got=f"{shown(path)}, which is there already",
-            expected="a new name",
-            fix=fix,
-        )
+    """Check that ``path`` may be written: nothing is there, or ``overwrite`` was passed."""
+    if not os.path.lexists(path):
+        return
+    if overwrite and (path.is_file() or path.is_dir()):
+        return
+    raise InputError(
+        got=f"{shown(path)}, which is there already",
+        expected="a new name",
+        fix="Choose another one." if overwrite else "Choose another one, or pass --overwrite.",
+    )
 
 
 def write_text(path: Path, text: str, *, replaces: Callable[[Path], bool] | None = None) -> None:
-    """Write ``text`` (UTF-8) to the file ``path`` so that it holds the old text or the whole new
-    one, never a part.
+    """Write ``text`` (UTF-8) to the file ``path``, which never has a part of it only.
 
-    ``replaces`` is that of :func:`new_file`.
+    For ``replaces`` see :func:`new_file`.
     """
     with new_file(path, replaces=replaces) as draft:
         draft.write_text(text, encoding="utf-8")
@@ -380,9 +366,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _flush(path: Path) -> None:
-    """Wait until the file or the directory listing ``path`` is on the disk, not only in the
-    system's memory.
-    """
+    """Wait until the file or the directory listing ``path`` is on the disk."""
     if fcntl is None:  # Windows opens no directory, and flushes no file that is open for reading
         return
     handle = os.open(path, os.O_RDONLY)
@@ -393,34 +377,27 @@ def _flush(path: Path) -> None:
 
 
 def _share(path: Path, mode: int) -> None:
-    """Let those read and write ``path`` who may by ``mode``: safetensors makes files that are their
-    user's alone.
-    """
-    now = path.stat().st_mode
-    if mode & 0o666 & ~now:
-        path.chmod(now | mode & 0o666)
+    """Give ``path`` the permissions of ``mode``: safetensors makes files for the user only."""
+    current = path.stat().st_mode
+    if mode & 0o666 & ~current:
+        path.chmod(current | mode & 0o666)
 
 
 _TRUSTED = {Path(__file__).parent}
-"""Directories of installed packages. An installer may make links of their files: uv, Nix, Bazel,
-``cp -rs``.
-"""
+"""Directories of installed packages; installers such as uv and Nix may link their files."""
 
 
 def trust(directory: Path) -> None:
-    """Trust the files of a directory that an installed package holds, wherever links among them
-    lead.
-    """
+    """Trust the files in an installed package's directory, and all links among them."""
     _TRUSTED.add(directory)
 
 
 def lies_inside(file: Path) -> bool:
-    """Whether ``file`` may be read as a part of the directory that it is in, wherever that comes
-    from.
+    """Return whether ``file`` may be read as a part of its directory, also if that is untrusted.
 
-    It may if it is no link, or a link to a file of the same directory or to a file of the Hugging
-    Face hub's cache, ``models--OWNER--NAME/blobs/HASH``, which holds nothing but downloads. In an
-    installed package any link may.
+    It may be no link, a link to a file of the same directory, or a link to a file of the Hugging
+    Face hub's cache, ``models--OWNER--NAME/blobs/HASH``, which has nothing but downloads. In an
+    installed package any link is allowed.
     """
     place = Path(os.path.abspath(file))
     if any(place.is_relative_to(directory) for directory in _TRUSTED):

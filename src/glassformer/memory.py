@@ -1,6 +1,4 @@
-"""Memory that this process may take: of the machine, of its control groups, and of its own resource
-limits.
-"""
+"""Memory that this process may take: limits of the machine, its control groups and itself."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 _NO_LIMIT = 1 << 60
-"""Limits of control groups of version 1 are so large where there is none."""
+"""Smallest value that means no limit in control groups of version 1."""
 _FILE_CACHE = ("inactive_file", "active_file", "slab_reclaimable")
 _FILE_CACHE_V1 = ("total_inactive_file", "total_active_file")
 
@@ -23,10 +21,10 @@ class Memory:
     """Memory in bytes; None where the system does not report it.
 
     Attributes:
-        total: The least of the machine's memory and of all limits on this process.
-        free: The part of it that is free now, without swapping. The file cache counts as free.
-        with_swap: ``free`` with the swap space that is free. A process that takes more is ended, or
-            gets an error.
+        total: Minimum of the machine's memory and of all limits on this process.
+        free: Part of ``total`` that is free now, without swapping. The file cache counts as free.
+        with_swap: ``free`` and the free swap space. A process that takes more is ended, or gets an
+            error.
     """
 
     total: int | None
@@ -35,15 +33,15 @@ class Memory:
 
 
 def process_memory(root: Path = Path("/")) -> Memory:
-    """Return the memory that this process may take: the least of all that limits it.
+    """Return the memory that this process may take: the minimum of all limits.
 
-    - the machine: its memory, and what ``/proc/meminfo`` says is available;
-    - its control group and all groups above it, of version 1 and 2: ``memory.max`` and
-      ``memory.high``, or ``memory.limit_in_bytes``, less what the group uses;
+    - the machine: its memory, and the available memory in ``/proc/meminfo``;
+    - the control group and all groups above it, of version 1 and 2: ``memory.max`` and
+      ``memory.high``, or ``memory.limit_in_bytes``, less the group's use;
     - ``RLIMIT_AS`` and ``RLIMIT_DATA``, less the size of this process.
 
     Args:
-        root: The directory in which ``proc`` and ``sys`` are.
+        root: Directory of ``proc`` and ``sys``.
     """
     parts = [_machine(root), *_version_2(root), *_version_1(root), *_resource_limits(root)]
     return Memory(
@@ -61,12 +59,12 @@ def _machine(root: Path) -> Memory:
     total = None
     if {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= getattr(os, "sysconf_names", {}).keys():
         pages = os.sysconf("SC_PHYS_PAGES")
-        total = None
         if pages > 0:
             total = pages * os.sysconf("SC_PAGE_SIZE")
     sizes = _kilobytes(root / "proc" / "meminfo")
     free = sizes.get("MemAvailable")
-    return Memory(total, free, None if free is None else free + sizes.get("SwapFree", 0))
+    with_swap = None if free is None else free + sizes.get("SwapFree", 0)
+    return Memory(total, free, with_swap)
 
 
 def _version_2(root: Path) -> Iterator[Memory]:
@@ -74,9 +72,8 @@ def _version_2(root: Path) -> Iterator[Memory]:
         for group in _groups(mount, _own_group(root, "")):
             limits = [_number(group / name) for name in ("memory.max", "memory.high")]
             statistics = _statistics(group)
-            used = (_number(group / "memory.current") or 0) - sum(
-                statistics.get(name, 0) for name in _FILE_CACHE
-            )
+            file_cache = sum(statistics.get(name, 0) for name in _FILE_CACHE)
+            used = (_number(group / "memory.current") or 0) - file_cache
             swap_limit = _number(group / "memory.swap.max")
             swap = _swap(root, swap_limit, _number(group / "memory.swap.current") or 0)
             yield _limited(_least(iter(limits)), used, swap)
@@ -85,18 +82,19 @@ def _version_2(root: Path) -> Iterator[Memory]:
 def _version_1(root: Path) -> Iterator[Memory]:
     for group in _groups(root / "sys/fs/cgroup/memory", _own_group(root, "memory")):
         statistics = _statistics(group)
-        # The second is that of the groups above, of which a container may see none.
+        # The second is the limit of the groups above, which a container may not see.
         limits = [
             _number(group / "memory.limit_in_bytes"),
             statistics.get("hierarchical_memory_limit"),
         ]
-        used = (_number(group / "memory.usage_in_bytes") or 0) - sum(
-            statistics.get(name, 0) for name in _FILE_CACHE_V1
-        )
+        file_cache = sum(statistics.get(name, 0) for name in _FILE_CACHE_V1)
+        used = (_number(group / "memory.usage_in_bytes") or 0) - file_cache
         limit = _least(size for size in limits if size is not None and size < _NO_LIMIT)
-        both = _number(group / "memory.memsw.limit_in_bytes")
-        swap = _swap(root, None if both is None or limit is None else both - limit, 0)
-        yield _limited(limit, used, swap)
+        limit_with_swap = _number(group / "memory.memsw.limit_in_bytes")
+        swap_limit = None
+        if limit is not None and limit_with_swap is not None:
+            swap_limit = limit_with_swap - limit
+        yield _limited(limit, used, _swap(root, swap_limit, 0))
 
 
 def _resource_limits(root: Path) -> Iterator[Memory]:
@@ -116,15 +114,15 @@ def _limited(limit: int | None, used: int, swap: int) -> Memory:
 
 
 def _swap(root: Path, limit: int | None, used: int) -> int:
-    """Return the free swap space of a group with this limit of its own."""
+    """Return the free swap space of a group with this limit."""
     free = _kilobytes(root / "proc" / "meminfo").get("SwapFree", 0)
-    return free if limit is None else max(0, min(free, limit - used))
+    if limit is None:
+        return free
+    return max(0, min(free, limit - used))
 
 
 def _own_group(root: Path, controller: str) -> PurePosixPath | None:
-    """Return the path of this process's group: of a controller of version 1, or for "" of version
-    2.
-    """
+    """Return the path of this process's control group; version 2 has the controller ""."""
     for line in _lines(root / "proc" / "self" / "cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controller in controllers.split(","):
@@ -133,7 +131,7 @@ def _own_group(root: Path, controller: str) -> PurePosixPath | None:
 
 
 def _groups(mount: Path, path: PurePosixPath | None) -> Iterator[Path]:
-    """Yield the directories of a group and of all above it, as far as they can be seen from here."""
+    """Yield the directories of a group and of all groups above it that this process sees."""
     if path is not None:
         for group in (path, *path.parents):
             yield mount.joinpath(*(part for part in group.parts if part not in ("/", "..")))
@@ -155,7 +153,7 @@ def _kilobytes(file: Path) -> dict[str, int]:
 
 
 def _number(file: Path) -> int | None:
-    """Return the number in a file; None if there is none, as in ``max``."""
+    """Return the number in a file; None without one, such as for ``max``."""
     lines = _lines(file)
     if lines and lines[0].strip().isdecimal():
         return int(lines[0])

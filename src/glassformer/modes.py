@@ -1,4 +1,4 @@
-"""What ends with a block: training and evaluation mode of modules, and a seed of torch's generator."""
+"""Temporary states: training and evaluation mode of modules, a seed of torch's generator."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from torch import nn
 
 @contextmanager
 def keeping_modes(model: nn.Module) -> Iterator[None]:
-    """Give each module of ``model`` the mode it had before the ``with`` block, when the block ends.
+    """Restore the mode of each module of ``model`` when the ``with`` block ends.
 
-    A block that was in evaluation mode inside a model in training mode (a frozen block, for
-    example) is in evaluation mode again.
+    A block in evaluation mode inside a model in training mode, such as a frozen block, is then in
+    evaluation mode again.
     """
     modes = [(vars(module), {"training": module.training}) for module in model.modules()]
     try:
@@ -25,9 +25,7 @@ def keeping_modes(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put ``model`` into evaluation mode within the ``with`` block; afterwards as
-    :func:`keeping_modes`.
-    """
+    """Put ``model`` into evaluation mode within the ``with`` block, then restore its modes."""
     with keeping_modes(model):
         model.eval()
         yield
@@ -35,9 +33,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's generator of the CPU within the ``with`` block; afterwards it goes on from where
-    it was.
-    """
+    """Seed torch's CPU generator within the ``with`` block, then restore its state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -1,9 +1,8 @@
-"""Limits of processor time, which give one verdict on a fast, a slow and a busy machine.
+"""Limits of processor time, with one result on a fast, a slow and a busy machine.
 
 Time by the clock passes while other programs run and while a laptop sleeps. The processor time of a
 thread does not, but it is longer on a slower processor. Therefore all limits are in seconds of a
-reference machine: a machine that takes longer for a fixed piece of work is given more, in
-proportion.
+reference machine. A machine that takes longer for a fixed piece of work gets proportionally more.
 """
 
 import signal
@@ -13,8 +12,7 @@ import time
 from types import FrameType, TracebackType
 
 REFERENCE = 0.0012
-"""Seconds that the fixed work takes on the reference machine, a Xeon of 2.5 GHz with Python 3.11.
-"""
+"""Seconds of the fixed work on the reference machine, a Xeon of 2.5 GHz with Python 3.11."""
 WAITING = 30
 """A block that computes nothing ends after this many times its limit by the clock."""
 _TICK = 0.25
@@ -28,7 +26,7 @@ def _fixed_work() -> int:
 
 
 def slowness() -> float:
-    """Processor time of the fixed work, now, in proportion to the reference machine's; at least 1."""
+    """Return how much longer the fixed work takes than on the reference machine; at least 1."""
     longest = REFERENCE
     for _ in range(3):
         start = time.thread_time()
@@ -38,24 +36,21 @@ def slowness() -> float:
 
 
 def allowed(seconds: float) -> float:
-    """Processor seconds of this machine, as fast as it is now, for ``seconds`` of the reference
-    machine.
-    """
+    """Return the processor seconds of this machine for ``seconds`` of the reference machine."""
     return seconds * slowness()
 
 
 class Budget:
-    """Processor time of the thread that makes it: ``seconds`` of the reference machine, from now
-    on.
-    """
+    """Processor time of the current thread: ``seconds`` of the reference machine, from now on."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = self._limit = seconds
         self._start = time.thread_time()
 
     def is_over(self) -> bool:
-        """Whether the thread has used it up. The machine's speed is measured only where that
-        decides.
+        """Return whether the thread has used the time up.
+
+        The machine's speed is measured only if that decides.
         """
         used = time.thread_time() - self._start
         if used > self._limit:
@@ -68,16 +63,16 @@ class TooLong(BaseException):
 
 
 class ProcessorLimit:
-    """Raise :class:`TooLong` in blocks that together use more than ``seconds`` of the reference
-    machine's processor.
+    """Raise :class:`TooLong` in blocks that use too much processor time.
 
-    It may be entered any number of times, by the main thread. Counted is the time of this thread
-    alone. Imports are neither counted nor interrupted. A block that waits for something, such as a
-    lock, uses no processor: it ends after ``WAITING`` times the limit by the clock, in which a
-    stopped process and a sleeping laptop do not count.
+    The limit is ``seconds`` of the reference machine for all blocks together. The main thread may
+    enter it any number of times; only its own time counts. Imports are neither counted nor
+    interrupted. A block that waits, for a lock for example, uses no processor: it ends after
+    ``WAITING`` times the limit by the clock, without the time of a stopped process or a sleeping
+    laptop.
 
-    Signals interrupt the block, so there is no limit on Windows and in threads other than the main
-    one.
+    Signals interrupt the block. So there is no limit on Windows, or in threads other than the main
+    thread.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -97,8 +92,8 @@ class ProcessorLimit:
             self._entered = time.monotonic()
             self._since = time.thread_time()
             self._handler = signal.signal(signal.SIGALRM, self._check)
-            # While a process is stopped at most one tick is due, so ticks count the time in which
-            # it is not. They go on after the limit, in case that the block catches the error.
+            # While a process is stopped at most one tick is due, so ticks measure the time in which
+            # it runs. They go on after the limit, in case the block catches the error.
             self._timer = signal.setitimer(signal.ITIMER_REAL, self._tick, self._tick)
         return self
 
@@ -144,13 +139,13 @@ class ProcessorLimit:
         if self._used > self._limit:
             self._limit = max(self._limit, allowed(self.seconds))
             self._since = time.thread_time()
-        over = self._used > self._limit or self._ticks * self._tick > WAITING * self._limit
-        if over and not imports:
+        waited = self._ticks * self._tick > WAITING * self._limit
+        if (self._used > self._limit or waited) and not imports:
             self.exceeded = True
             raise TooLong
 
     def _imports(self, frame: FrameType | None) -> bool:
-        """Whether the block is importing a module."""
+        """Return whether the block is importing a module."""
         while frame is not None and frame is not self._block:
             if frame.f_code.co_filename.startswith("<frozen importlib"):
                 return True

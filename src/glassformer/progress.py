@@ -10,22 +10,23 @@ DELAY = 1.0
 
 
 def progress_bar(show: bool | None, **options: Any) -> tqdm:
-    """A bar on standard error that appears after :data:`DELAY` seconds and leaves nothing behind.
+    """Return a bar on standard error that appears after :data:`DELAY` seconds, and then vanishes.
 
     Args:
-        show: None: where standard error is a terminal or a notebook's output. The environment
-            variable ``TQDM_DISABLE=1`` then hides it too.
-        options: Those of ``tqdm``: ``iterable`` or ``total``, ``desc``, ``unit``, ``unit_scale``.
+        show: Whether to show it. None: if standard error is a terminal or a notebook's output,
+            unless the environment has ``TQDM_DISABLE=1``.
+        options: Options of ``tqdm``: ``iterable`` or ``total``, ``desc``, ``unit``, ``unit_scale``.
     """
     options = {"delay": DELAY, "leave": False, "dynamic_ncols": True} | options
-    if show or (show is None and _has_reader()):
-        # `disable` is left to TQDM_DISABLE unless the caller has decided.
-        return tqdm(**options, **({"disable": False} if show else {}))
-    return tqdm(**options, disable=True)
+    if show is not None:
+        return tqdm(**options, disable=not show)
+    if not _has_reader():
+        return tqdm(**options, disable=True)
+    return tqdm(**options)  # TQDM_DISABLE decides
 
 
 def _has_reader() -> bool:
-    """Whether standard error is a terminal or the output of a notebook's cell."""
+    """Return whether standard error is a terminal or the output of a notebook's cell."""
     if sys.stderr is None:
         return False
     return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel.")

@@ -1,6 +1,6 @@
 """Reading untrusted files: sizes are checked before memory is taken, errors are one line.
 
-Nothing is run, except a Python file when the user asks for it: such a file can do anything on this
+Nothing is run, except a Python file with the user's permission: such a file can do anything on this
 computer.
 """
 
@@ -21,50 +21,52 @@ from glassformer.files import lies_inside
 from glassformer.text import one_line, short, shown
 
 MAX_NUMBERS = 1 << 20
-"""Most numbers in a file of weights: enough for positions and letters of about 500 together."""
+"""Maximum numbers in a file of weights: enough for about 500 positions and letters together."""
 MAX_BYTES = 1 << 25
-"""Largest file that is read: it holds 2^20 numbers of 26 characters."""
+"""Maximum bytes of a file: enough for 2^20 numbers of 26 characters."""
 _LONGEST_GOT = 300
 _POINTER = b"version https://git-lfs."
 
 
 @contextmanager
 def in_file(path: Path) -> Iterator[None]:
-    """Errors of the block name the file and repeat at most 300 characters of what it holds."""
+    """Name the file in errors of the block, with at most 300 characters of its content."""
     try:
         yield
     except OSError as error:
-        reason = f"{shown(path)} ({error.strerror})"
         raise InputError(
-            reason, "a readable file or directory", "Check its permissions."
+            got=f"{shown(path)} ({error.strerror})",
+            expected="a readable file or directory",
+            fix="Check its permissions.",
         ) from error
     except InputError as error:
         raise InputError(
-            f"{shown(path)}: {one_line(error.got, _LONGEST_GOT)}", error.expected, error.fix
+            got=f"{shown(path)}: {one_line(error.got, _LONGEST_GOT)}",
+            expected=error.expected,
+            fix=error.fix,
         ) from error
 
 
 def read_bytes(path: Path, largest: int = MAX_BYTES, *, inside: bool = False) -> bytes:
-    """The content of a regular file of at most ``largest`` bytes.
+    """Return the content of a regular file of at most ``largest`` bytes.
 
     Args:
-        largest: Its greatest size.
-        inside: Whether it belongs to the directory that it is in, which a link must then not leave.
+        largest: Maximum size.
+        inside: Whether the file is a part of its directory, which a link must then not leave.
 
     Raises:
-        InputError: No such file, a directory, a pipe or a device, no permission, an empty or a
-            larger file, a pointer that Git LFS left in its place; with ``inside``, a link to
-            elsewhere.
+        InputError: If the file is missing, a directory, a pipe or a device, empty, too large, not
+            readable or a pointer of Git LFS; with ``inside``, a link to elsewhere.
     """
     status = require_regular(path, inside=inside)
     size = status.st_size
-    if not size <= largest:
+    if size > largest:
         raise InputError(
             got=f"{shown(path)} of {size:,} bytes",
             expected=f"at most {largest:,} bytes",
             fix="Use a smaller file.",
         )
-    if not size > 0:
+    if size == 0:
         raise InputError(
             got=f"{shown(path)}, which is empty",
             expected="a file with content",
@@ -75,9 +77,7 @@ def read_bytes(path: Path, largest: int = MAX_BYTES, *, inside: bool = False) ->
 
 
 def require_regular(path: Path, *, inside: bool = False) -> os.stat_result:
-    """The status of a regular file. Raises :class:`InputError` as :func:`read_bytes`, whatever the
-    size.
-    """
+    """Return the status of a regular file of any size; refuse others as :func:`read_bytes` does."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
@@ -85,15 +85,15 @@ def require_regular(path: Path, *, inside: bool = False) -> os.stat_result:
         if isinstance(error, FileNotFoundError) and os.path.islink(path):
             reason = "a broken link"
         raise InputError(
-            f"{shown(path)} ({reason})", "an existing path", "Check the path."
+            got=f"{shown(path)} ({reason})",
+            expected="an existing path",
+            fix="Check the path.",
         ) from error
-    # Opening a pipe or a device could block forever, and reading it never end.
+    # Opening a pipe or a device could block forever, and reading it could never end.
     if not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, socket or device"
         raise InputError(
-            got=(
-                f"{shown(path)}, which is "
-                f"{'a directory' if stat.S_ISDIR(status.st_mode) else 'a pipe, socket or device'}"
-            ),
+            got=f"{shown(path)}, which is {kind}",
             expected="a regular file",
             fix="Pass the path of a file.",
         )
@@ -116,7 +116,7 @@ def require_regular(path: Path, *, inside: bool = False) -> os.stat_result:
 
 
 def read_text(path: Path, largest: int = MAX_BYTES, *, inside: bool = False) -> str:
-    """The content of a UTF-8 text file, without a byte order mark."""
+    """Return the content of a UTF-8 text file, without a byte order mark."""
     try:
         return read_bytes(path, largest, inside=inside).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -129,17 +129,18 @@ def read_text(path: Path, largest: int = MAX_BYTES, *, inside: bool = False) -> 
 
 
 def parse_json(path: Path) -> Any:
-    """The JSON value in ``path``, all its numbers as floats. pydantic's parser would accept
-    repeated keys.
+    """Return the JSON value in ``path``, with all numbers as floats.
+
+    pydantic's parser would accept repeated keys.
 
     Raises:
-        InputError: As :func:`read_text`; invalid or too deeply nested JSON, more than
-            ``MAX_NUMBERS`` entries, a key twice in one object, or a number that is NaN, infinite or
-            too large for a float.
+        InputError: As :func:`read_text`; and for invalid or too deeply nested JSON, more than
+            ``MAX_NUMBERS`` entries, a repeated key in an object, or a number that is NaN, infinite
+            or too large for a float.
     """
     text = read_text(path)
     # Each entry but the first follows a comma, so this limits the parser's memory. A task has 4
-    # entries of its own.
+    # further entries.
     entries = text.count(",") + 1
     most = MAX_NUMBERS + 4
 
@@ -154,7 +155,7 @@ def parse_json(path: Path) -> Any:
         return value
 
     with in_file(path):
-        if not entries <= most:
+        if entries > most:
             raise InputError(
                 got=f"{entries:,} entries",
                 expected=f"at most {most:,}",
@@ -164,41 +165,46 @@ def parse_json(path: Path) -> Any:
 
 
 def json_value(text: str, **parsers: Any) -> Any:
-    """The JSON value that ``text`` is; ``parsers`` as for :func:`json.loads`.
+    """Return the JSON value of ``text``; ``parsers`` as for :func:`json.loads`.
 
     Raises:
-        InputError: Invalid or too deeply nested JSON, an integer of very many digits, a key twice
-            in one object.
+        InputError: If the JSON is invalid or too deeply nested, or has an integer of very many
+            digits or a repeated key in an object.
     """
 
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(items)
-        if len(made) < len(items):
+    def unique_keys(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        mapping = dict(items)
+        if len(mapping) < len(items):
             [(repeated, _)] = Counter(name for name, _ in items).most_common(1)
             raise InputError(f"{short(repeated)} twice", "each key once", "Remove one of them.")
-        return made
+        return mapping
 
     try:
-        return json.loads(text, object_pairs_hook=pairs, **parsers)
+        return json.loads(text, object_pairs_hook=unique_keys, **parsers)
     except json.JSONDecodeError as error:
-        reason = f"{error.msg}, line {error.lineno}, column {error.colno}"
         raise InputError(
-            f"invalid JSON ({reason})", "a complete JSON file", "Correct that line."
+            got=f"invalid JSON ({error.msg}, line {error.lineno}, column {error.colno})",
+            expected="a complete JSON file",
+            fix="Correct that line.",
         ) from error
     except InputError:
         raise
     except ValueError as error:  # an integer of very many digits
         raise InputError(
-            f"invalid JSON ({error})", "a complete JSON file", "Correct that number."
+            got=f"invalid JSON ({error})",
+            expected="a complete JSON file",
+            fix="Correct that number.",
         ) from error
     except RecursionError as error:
         raise InputError(
-            "brackets nested too deeply", "a few levels", "Use fewer levels."
+            got="brackets nested too deeply",
+            expected="a few levels",
+            fix="Use fewer levels.",
         ) from error
 
 
 def require_permission(path: Path, run_python: bool) -> None:
-    """Raise :class:`InputError` unless the Python file ``path`` may be run."""
+    """Refuse to run the Python file ``path`` without permission."""
     if not run_python:
         raise InputError(
             got=f"{shown(path)}, a Python file, which can do anything on this computer",
@@ -211,25 +217,25 @@ def require_permission(path: Path, run_python: bool) -> None:
 
 
 def run_python_file(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Run a Python file of at most 1 MiB; what it defines, ``names`` among it."""
+    """Run a Python file of at most 1 MiB; return its definitions, which must include ``names``."""
     read_text(path, largest=1 << 20)
     try:
-        made = runpy.run_path(str(path), run_name="glassformer_file")
+        definitions = runpy.run_path(str(path), run_name="glassformer_file")
     except (Exception, SystemExit) as error:
         raise error_in(path, error, "when it was run") from error
     with in_file(path):
         for name in names:
-            if name not in made:
+            if name not in definitions:
                 raise InputError(
                     got=f"no {name}",
                     expected=", ".join(names),
                     fix=f"Define {name}.",
                 )
-    return made
+    return definitions
 
 
 def error_in(path: Path, error: BaseException, when: str) -> InputError:
-    """An error that a Python file raised, with the last line of the file that it came from."""
+    """Return the refusal for an error in a Python file, with the last line where it occurred."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -238,7 +244,9 @@ def error_in(path: Path, error: BaseException, when: str) -> InputError:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines.append(error.lineno)
     where = f", line {lines[-1]}" if lines else ""
-    what = one_line(f"{type(error).__name__}: {error}", 200)
+    message = one_line(f"{type(error).__name__}: {error}", 200)
     return InputError(
-        f"{shown(path)}{where}: {what} {when}", "a file that runs", "Correct the file."
+        got=f"{shown(path)}{where}: {message} {when}",
+        expected="a file that runs",
+        fix="Correct the file.",
     )

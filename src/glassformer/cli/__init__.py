@@ -14,9 +14,12 @@ RECURRENCE = "recurrence"
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A place that the block cannot write to is bad input, with that exit status."""
+    """Raise :class:`InputError` if the block fails to write to ``path``."""
     try:
         yield
     except OSError as error:
-        got = f"{shown(path)} ({error.strerror})"
-        raise InputError(got, "a place that can be written to", "Choose another.") from error
+        raise InputError(
+            got=f"{shown(path)} ({error.strerror})",
+            expected="a place that can be written to",
+            fix="Choose another.",
+        ) from error

@@ -1,5 +1,6 @@
-"""A conversation with a model, in harmony's format or by its chat template: messages, and a reply
-as a stream.
+"""A conversation with a model: its messages, and each reply as a stream.
+
+Prompts are written in harmony's format or by the model's chat template.
 """
 
 import codecs
@@ -42,10 +43,11 @@ class Conversation:
     Args:
         continuation: The model, with room for the whole conversation.
         tokenizer: Its tokenizer, with harmony's special tokens unless there is a ``template``.
-        setting: The system and developer messages; of a ``template`` its instructions.
-        template: What writes the prompts; None: harmony's format.
+        setting: The system and developer messages; a ``template`` reads its instructions only.
+        template: Chat template that writes the prompts; None: harmony's format.
         stop_tokens: Tokens that end a reply.
-        max_new_tokens: Of each reply at most, reasoning included; None: until the context is full.
+        max_new_tokens: Maximum tokens of a reply, reasoning included; None: until the context is
+            full.
         end_loops: Cut a reply that repeats itself without end.
     """
 
@@ -64,7 +66,7 @@ class Conversation:
         self.template = template
         self.messages: list[Message] = []
         self.stopwatch = Stopwatch()
-        """Of the latest reply."""
+        """Times of the latest reply."""
         self.cut: str | None = None
         """Why the latest reply was cut; None if the model ended it."""
         self._continuation = continuation
@@ -76,19 +78,19 @@ class Conversation:
         self._end_loops = end_loops
 
     def say(self, text: str) -> Generator[Piece, None, None]:
-        """Send a message and give its reply, piece by piece.
+        """Send a message and yield its reply, piece by piece.
 
-        The message and the reply, as far as it came, belong to the conversation however this ends:
-        also when the iterator is closed or an exception, such as Ctrl-C's, passes through. A reply
-        without any word of an answer leaves nothing, and its message is taken back.
+        The conversation keeps the message and the reply so far, however this ends: also when the
+        iterator is closed, or at an exception such as Ctrl-C's. If the reply has no word of an
+        answer, both are dropped.
 
         Raises:
-            ContextFull: There is no room for the message. The conversation stays as it was.
-            InputError: A conversation that the model's template refuses.
+            ContextFull: The context has no room for the message. The conversation is unchanged.
+            InputError: The model's template refuses the conversation.
         """
         # Input that is not valid text becomes U+FFFD.
-        asked = Message("user", whole_text(text))
-        prompt = self._prompt([*self.messages, asked])
+        request = Message("user", whole_text(text))
+        prompt = self._prompt([*self.messages, request])
         room = self._continuation.max_seq_len
         if len(prompt) >= room:
             raise ContextFull(
@@ -134,9 +136,9 @@ class Conversation:
                 yield rest
         finally:
             reader.finish()
-            kept = to_keep(reader.messages)
-            if any(message.content for message in kept):
-                self.messages += [asked, *kept]
+            stored_messages = to_keep(reader.messages)
+            if any(message.content for message in stored_messages):
+                self.messages += [request, *stored_messages]
 
     def _prompt(self, messages: list[Message]) -> list[int]:
         if self.template is None:
@@ -145,8 +147,10 @@ class Conversation:
             system = [Message("system", self.setting.instructions)]
         else:
             system = []
-        spoken = [{"role": each.role, "content": each.content} for each in [*system, *messages]]
-        return self.template.tokens(spoken, self._tokenizer)
+        fields = [
+            {"role": message.role, "content": message.content} for message in [*system, *messages]
+        ]
+        return self.template.tokens(fields, self._tokenizer)
 
 
 class _TextReader:
@@ -177,23 +181,23 @@ class _TextReader:
 
 
 def require_chat(released: Stored) -> ReleasedTokenizer:
-    """The model's tokenizer, if it can chat in harmony's format."""
+    """Return the tokenizer of a model that chats in harmony's format; refuse any other model."""
     tokenizer = released.require_tokenizer()
-    got = f"{released.name}, which has no chat template"
     if "<|channel|>" not in tokenizer.specials:
         raise InputError(
-            got=got,
+            got=f"{released.name}, which has no chat template",
             expected="a model that was trained to chat",
             fix="'glassformer generate' continues a plain text.",
         )
     require_harmony(tokenizer)
     end = tokenizer.special(RETURN)
-    ends = released.declared_ends
-    theirs = ", ".join(map(str, ends))
-    got = f"{tokenizer.source}, whose {RETURN} is {end}, for a model whose texts end with {theirs}"
-    if ends and end not in ends:
+    model_ends = released.declared_ends
+    if model_ends and end not in model_ends:
         raise InputError(
-            got=got,
+            got=(
+                f"{tokenizer.source}, whose {RETURN} is {end}, for a model whose texts end with "
+                f"{', '.join(map(str, model_ends))}"
+            ),
             expected="the tokenizer that came with the model",
             fix="Look for its tokenizer.json.",
         )
@@ -201,7 +205,8 @@ def require_chat(released: Stored) -> ReleasedTokenizer:
 
 
 def is_answer(piece: Piece) -> bool:
-    """Whether a piece is for the user: of the final channel, or of no channel, where a reply breaks
-    the format.
+    """Return whether a piece is for the user: in the final channel or in none.
+
+    A reply that breaks harmony's format has no channel.
     """
     return piece.message.recipient is None and piece.message.channel in (FINAL, None)

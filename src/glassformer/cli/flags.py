@@ -1,5 +1,6 @@
-"""The flags of every command but ``train``. Nothing here imports torch, so that ``--help`` answers
-at once.
+"""Flags of every command except ``train``.
+
+Nothing here imports torch, so that ``--help`` answers at once.
 """
 
 import datetime
@@ -38,53 +39,63 @@ GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
 
 _MODEL = arg(
     metavar="MODEL",
-    help="A GGUF file, the directory of a model or of a run, owner/name, owner/name:file.gguf or owner/name:Q4_K_M "
-    "on the Hugging Face hub, or a short name: smollm2, gemma-3-270m, gpt-oss-20b.",
+    help="A GGUF file, the directory of a model or of a run, owner/name, owner/name:file.gguf or "
+    "owner/name:Q4_K_M on the Hugging Face hub, or a short name: smollm2, gemma-3-270m, "
+    "gpt-oss-20b.",
 )
 Tokenizer = Annotated[
     str | None,
     arg(
         metavar="PATH|NAME|bytes|numbers",
-        help="A tokenizer.json, a directory or a GGUF file with one, a model on the hub or of a short name; bytes "
-        "or numbers for a model whose tokens these are. None: the model's own.",
+        help="Tokenizer: a tokenizer.json, a directory or GGUF file with one, a model on the hub "
+        "or a short name; bytes or numbers for a model whose tokens these are. None: the model's "
+        "own.",
     ),
 ]
 Device = Annotated[str, arg(help="cpu, cuda, or auto (a GPU if there is one).")]
 PackFlag = Annotated[
     Pack | None,
     arg(
-        help="Kind in which a directory's linear layers are packed. Q8_0: 8 bits and a scale for 32 weights, which is "
-        "faster than 16 bits and less precise. None: as stored."
+        help="Format in which a directory's linear layers are packed. Q8_0: 8 bits per weight and "
+        "a scale for 32 weights; faster than 16 bits, less precise. None: as stored."
     ),
 ]
-_TEMPERATURE = "Divides the logits: 0 always takes the most likely token, 1 samples from the model's distribution."
-Temperature = Annotated[NonNegative | None, arg(help=f"{_TEMPERATURE} None: the model's rule.")]
+Temperature = Annotated[
+    NonNegative | None,
+    arg(
+        help="Divides the logits: 0 always takes the most likely token, 1 samples from the model's "
+        "distribution. None: the model's rule."
+    ),
+]
 TopK = Annotated[
     Size | None, arg(help="Sample from this many most likely tokens only. None: the model's rule.")
 ]
 TopP = Annotated[
     Fraction | None,
     arg(
-        help="Sample from the most likely tokens that together reach this probability. None: the model's rule."
+        help="Sample from the most likely tokens that together reach this probability. None: the "
+        "model's rule."
     ),
 ]
 MinP = Annotated[
     Fraction | None,
     arg(
-        help="Sample from tokens with this share of the most likely one's probability. None: the model's rule."
+        help="Sample from tokens with at least this share of the largest probability. None: the "
+        "model's rule."
     ),
 ]
 RepetitionPenalty = Annotated[
     Positive | None,
     arg(
-        help="Makes tokens less likely that the text holds already: 1 is off, 1.1 is mild. None: the model's rule."
+        help="Makes tokens of the text so far less likely: 1 is off, 1.1 is mild. None: the "
+        "model's rule."
     ),
 ]
-EndLoops = Annotated[bool, arg(help="End a text that repeats itself without end, and say so.")]
+EndLoops = Annotated[bool, arg(help="End a text that repeats itself endlessly, and report it.")]
 Overwrite = Annotated[FlagCreatePairsOff[bool], arg(help="Replace files that exist.")]
 RunPython = Annotated[
     FlagCreatePairsOff[bool],
-    arg(help="Run a Python file that is named, which can do anything on this computer."),
+    arg(help="Allow a Python file to run, which can do anything on this computer."),
 ]
 Letters = Annotated[
     str | None, arg(metavar="ABC", help="Alphabet. None: the task's default, usually ABC.")
@@ -107,28 +118,27 @@ class LabFlags:
     """
 
     name: Positional[LabName]
-    """Which lab."""
+    """Name of the lab."""
     quick: FlagCreatePairsOff[bool] = False
-    """A short version, in under two minutes; its report says what it leaves out."""
+    """Run a short version, in under two minutes; its report says what it leaves out."""
     out: Annotated[Path | None, arg(metavar="DIR")] = None
     """Output directory; by default runs/NAME, or runs/NAME-quick."""
     seed: Seed = 0
     """Seed of the data, the initial weights and the sampling."""
     resume: FlagCreatePairsOff[bool] = False
-    """Continue an interrupted run in the directory; without one begin."""
+    """Continue an interrupted run in the directory; if there is none, start one."""
     data: Annotated[str | None, arg(metavar="PATH|NAME")] = None
     """Labelled texts for the sentiment lab: a TSV, CSV or JSONL file, a directory with such files
-    for train, dev and test, or the name of a data set on the Hugging Face hub. By default the
-    reviews bundled with glassformer.
+    for train, dev and test, or a data set on the Hugging Face hub. None: the bundled reviews.
     """
     hand_in: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Also write what a course asks to be handed in, to a new directory and to a zip archive beside
-    it: the lab's notebook with solutions, executed, its PDF and the files it writes, and the report
-    with its figures. Needs --author and the packages of glassformer[hand-in]. The notebook takes
-    minutes and has no short version. Interrupted, it continues with --resume.
+    """Also write the files to hand in, to a new directory and a zip archive beside it.
+    They are the lab's notebook with solutions, executed, its PDF and the files it writes, and the
+    report with its figures. Needs --author and the packages of glassformer[hand-in]. The notebook
+    takes minutes and has no short version. If interrupted, it continues with --resume.
     """
     author: Annotated[str | None, arg(metavar="NAME")] = None
-    """Name below the titles of what is handed in."""
+    """Name below the titles of the files to hand in."""
     student_id: Annotated[str | None, arg(metavar="ID")] = None
     """Student ID below the name; by default none."""
     date: Annotated[str | None, arg(metavar="YYYY-MM-DD")] = None
@@ -160,7 +170,7 @@ class LabFlags:
 
     @property
     def day(self) -> datetime.date:
-        """The date as such."""
+        """Return the date; today if none was passed."""
         if self.date is None:
             return datetime.date.today()
         try:
@@ -172,8 +182,10 @@ class LabFlags:
 
     @property
     def directory(self) -> Path:
-        """The output directory: ``out``, or a directory under ``runs/`` named after the lab."""
-        return self.out or Path("runs") / (f"{self.name}-quick" if self.quick else self.name)
+        """Return the output directory: ``out``, or one under ``runs/`` named after the lab."""
+        if self.out is not None:
+            return self.out
+        return Path("runs", f"{self.name}-quick" if self.quick else self.name)
 
 
 @config
@@ -187,8 +199,8 @@ class GenerateFlags:
 
     model: Annotated[Positional[str], _MODEL]
     prompt: Annotated[Positional[str], arg(metavar="TEXT")]
-    """What to continue: a text, or numbers as in "1 2 3" for a model of the recurrence. -: from
-    standard input, without its last line end.
+    """Text to continue, or numbers such as "1 2 3" for a model of the recurrence. -: from standard
+    input, without its last line end.
     """
     tokenizer: Tokenizer = None
     max_new_tokens: Size = 200
@@ -199,14 +211,12 @@ class GenerateFlags:
     min_p: MinP = None
     repetition_penalty: RepetitionPenalty = None
     seed: int | None = None
-    """The same seed gives the same text. None: a different text each time."""
+    """Seed of the sampling: the same seed gives the same text. None: a different text each time."""
     end_loops: EndLoops = True
     stop: tuple[str, ...] = ()
-    """Special tokens that end the text, by name or number, in addition to those in the model's
-    files.
-    """
+    """Special tokens that also end the text, by name or number."""
     stream: bool = True
-    """Print each token when it is generated, or all at the end."""
+    """Print each token when it is generated; otherwise all at the end."""
     speed: bool = True
     """Print the number of tokens per second at the end, to standard error."""
     pack: PackFlag = None
@@ -215,8 +225,9 @@ class GenerateFlags:
 
 @config
 class ChatFlags:
-    """Talk with a model that was trained to chat. Answers go to standard output, everything else to
-    standard error.
+    """Talk with a model that was trained to chat.
+
+    Answers go to standard output, everything else to standard error.
 
     For example:
       glassformer chat smollm2
@@ -225,24 +236,24 @@ class ChatFlags:
 
     model: Annotated[Positional[str], _MODEL]
     message: Annotated[str | None, arg(metavar="TEXT")] = None
-    """Answer this message, or with "-" the text of standard input, and exit. None: a conversation;
-    from a pipe, each line is a message.
+    """Answer this message and exit; "-" reads it from standard input. None: a conversation; from a
+    pipe, each line is a message.
     """
     effort: Effort = "medium"
     """How much gpt-oss reasons before it answers."""
     show_reasoning: bool = False
-    """Print the reasoning too, dimmed if the terminal supports it. It was trained to be useful
-    only: it may contain what an answer would not.
+    """Print the reasoning too, dimmed if the terminal supports it. It may contain what an answer
+    would not.
     """
     instructions: Annotated[str, arg(metavar="TEXT")] = ""
     """Instructions for the whole conversation; other programs call this the system prompt."""
     context: Size | None = None
-    """Maximum number of tokens of the whole conversation. Its memory is allocated at the start.
-    None: 8192, or the model's maximum if that is less.
+    """Maximum tokens of the conversation; their memory is allocated at the start. None: 8192, or
+    the model's maximum if that is less.
     """
     max_new_tokens: Size | None = None
-    """Maximum number of tokens of each reply, reasoning included. None: 1024, or 8192 for a model
-    that reasons.
+    """Maximum tokens of each reply, reasoning included. None: 1024, or 8192 for a model that
+    reasons.
     """
     temperature: Temperature = None
     top_k: TopK = None
@@ -251,8 +262,8 @@ class ChatFlags:
     repetition_penalty: RepetitionPenalty = None
     end_loops: EndLoops = True
     seed: int | None = None
-    """The same seed and messages give the same answers on the same day. None: different ones each
-    time.
+    """Seed of the sampling: the same seed and messages give the same answers on the same day.
+    None: different answers each time.
     """
     speed: bool = True
     """Print the number of tokens per second after each reply."""
@@ -275,22 +286,17 @@ class ClassifyFlags:
     """
 
     run: Annotated[Path, arg(metavar="DIR")]
-    """Directory of the trained encoder, or sentiment: the bundled one. 'glassformer lab sentiment'
-    trains another.
-    """
+    """Directory of the trained encoder, or sentiment: the bundled one."""
     texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...]")] = ()
-    """Texts to classify, each in quotes; of a long one the first 128 tokens are read, or as many as
-    the encoder can.
-    With neither texts nor a file: lines from standard input.
+    """Texts to classify, each in quotes; long texts are cut to 128 tokens, or to the encoder's
+    maximum. With neither texts nor --file: lines from standard input.
     """
     file: Annotated[Path | None, arg(metavar="PATH")] = None
     """A UTF-8 file with one text per line."""
     tokens: Count = 5
     """Number of tokens whose effects are printed; 0 is faster."""
     json: FlagCreatePairsOff[bool] = False
-    """Print JSON, one object per line, with the probability of every class and the effect of every
-    token.
-    """
+    """Print JSON, one object per line: the probability of each class, the effect of each token."""
 
     def __post_init__(self) -> None:
         if self.texts and self.file:
@@ -303,8 +309,7 @@ class ClassifyFlags:
 
 @config
 class ExploreFlags:
-    """Look inside models in the browser: attention by layer and head, hand-designed heads,
-    scrambling, sampling.
+    """Look inside models in the browser: attention, hand-designed heads, sampling and more.
 
     For example:
       glassformer explore smollm2 --text "The capital of France is"
@@ -322,15 +327,15 @@ class ExploreFlags:
     """
 
     run: Annotated[Positional[str | None], arg(metavar="[RUN]")] = None
-    """Model to look into. None: all that are found."""
+    """Model to look into. None: all models here."""
     runs: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Directory that is searched for runs."""
     text: str | None = None
     """Text that the model reads. None: a text that suits the model."""
     view: View | None = None
-    """View that is shown first. None: one that suits the model."""
+    """View to show first. None: one that suits the model."""
     port: int = 8017
-    """Port of the server. If it is taken, the next free one; 0: any."""
+    """Port of the server; the next free one if it is taken. 0: any."""
     browser: bool = True
     """Open the page in the browser."""
     save: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -342,8 +347,7 @@ class ExploreFlags:
 
 @config
 class CaptureFlags:
-    """Print what a language model computes while it reads TEXT: attention weights, the lens, or
-    what each head adds.
+    """Print what a language model computes on TEXT: attention weights, the logit lens, or heads.
 
     For example:
       glassformer capture smollm2 "The key to the cabinets" --layer 23
@@ -354,7 +358,7 @@ class CaptureFlags:
 
     model: Annotated[Positional[str], _MODEL]
     text: Annotated[Positional[str], arg(metavar="TEXT")]
-    """What the model reads. -: the text of standard input, without its last line end."""
+    """Text that the model reads. -: from standard input, without its last line end."""
     what: Literal["weights", "lens", "heads"] = "weights"
     """weights: the largest attention weights of the position. lens: the next token after each
     layer. heads: what each head and network adds to the logit of the most likely next token.
@@ -368,7 +372,7 @@ class CaptureFlags:
     top: Size = 12
     """Number of lines of the table."""
     save: Annotated[Path | None, arg(metavar="FILE")] = None
-    """Write the arrays to this .npz or .safetensors file. Weights are then of all positions."""
+    """Write the arrays to this .npz or .safetensors file; weights then cover all positions."""
     overwrite: Overwrite = False
     tokenizer: Tokenizer = None
     device: Device = "auto"
@@ -381,12 +385,10 @@ class CaptureFlags:
                 fix="Leave it out; --layer shows one.",
             )
         if self.save is not None:
-            expected = "a file that ends with .npz or .safetensors"
-            known = self.save.suffix in (".npz", ".safetensors")
-            if not known:
+            if self.save.suffix not in (".npz", ".safetensors"):
                 raise InputError(
                     got=f"--save {self.save}",
-                    expected=expected,
+                    expected="a file that ends with .npz or .safetensors",
                     fix="Choose such a name.",
                 )
             require_absent(self.save, self.overwrite)
@@ -406,57 +408,51 @@ class InterveneFlags:
 
     model: Annotated[Positional[str], _MODEL]
     text: Annotated[Positional[str], arg(metavar="TEXT")]
-    """What the model reads. -: the text of standard input, without its last line end."""
+    """Text that the model reads. -: from standard input, without its last line end."""
     without: Annotated[tuple[str, ...], arg(metavar="PART")] = ()
     """Parts that are set to zero: LAYER.HEAD, LAYER.attention or LAYER.ffn."""
     steer: Annotated[tuple[str, str] | None, arg(metavar="TOWARDS AWAY")] = None
-    """Two words; the stream after --layer is moved towards the first and away from the second, at
-    every token.
+    """Two words: the residual stream after --layer moves towards the first and away from the
+    second, at every token.
     """
     layer: int | None = None
     """Layer of --steer."""
     strength: float | None = None
-    """Length of what --steer adds, as a share of the stream's norm at TEXT's last token. None: 0.5.
-    Texts often break around 1.
+    """Length of what --steer adds, as a share of the stream's norm at TEXT's last token. None: 0.5;
+    texts often break around 1.
     """
     top: Size = 5
-    """Likely tokens of each run that are shown."""
+    """Number of likely tokens to show, before and after."""
     generate: Count = 0
     """Continue TEXT by this many tokens, before and after."""
     tokenizer: Tokenizer = None
     device: Device = "auto"
 
     def __post_init__(self) -> None:
-        fix = "Pass --without 23.3, for example; 'glassformer capture' shows what heads do."
-        if not bool(self.without) and self.steer is None:
+        if not self.without and self.steer is None:
             raise InputError(
                 got="no change",
                 expected="--without or --steer",
-                fix=fix,
+                fix="Pass --without 23.3, for example; 'glassformer capture' shows what heads do.",
             )
-        if self.layer is None:
-            got = "--steer without --layer"
+        if self.steer is not None and self.layer is None:
+            missing = "--steer without --layer"
+        elif self.layer is not None and self.steer is None:
+            missing = "--layer without --steer"
+        elif self.strength is not None and self.steer is None:
+            missing = "--strength without --steer"
         else:
-            got = "--layer without --steer"
-        fix = "Pass --steer TOWARDS AWAY --layer 12, for example."
-        if self.steer is None != self.layer is None:
-            raise InputError(
-                got=got,
-                expected="both of them",
-                fix=fix,
-            )
-        if self.steer is None and self.strength is not None:
-            raise InputError(
-                got="--strength without --steer",
-                expected="both of them",
-                fix=fix,
-            )
+            return
+        raise InputError(
+            got=missing,
+            expected="both of them",
+            fix="Pass --steer TOWARDS AWAY --layer 12, for example.",
+        )
 
 
 @config
 class DesignFlags:
-    """Build the weights of an attention head that solves a task, prove that it does, and write
-    them.
+    """Build an attention head that solves a task, prove that it does, and write its weights.
 
     For example:
       glassformer design unique head.json
@@ -468,7 +464,7 @@ class DesignFlags:
     task: Positional[TaskName]
     """Task of the head; 'parity' shows how an impossible task is refused."""
     out: Annotated[Positional[Path], arg(metavar="OUT")]
-    """Where to write the weights."""
+    """File to write the weights to."""
     letters: Letters = None
     max_len: MaxLen = None
     largest_error: float = 1e-9
@@ -478,8 +474,7 @@ class DesignFlags:
 
 @config
 class ProgramFlags:
-    """Compile a program over sequences into the weights of a transformer; print its parts, or its
-    outputs on a text.
+    """Compile a program over sequences into a transformer; print its parts or its outputs.
 
     For example:
       glassformer program histogram abac
@@ -495,16 +490,15 @@ class ProgramFlags:
     A Python file can do anything on this computer: read, change or delete files, use the network.
     It is run only with --run-python; read it first if you did not write it.
 
-    Exit status 0; with --verify: proved for every sequence. 1: transformer and definition differ,
-    or with --verify it
-    is refuted or undecided. 2: PROGRAM cannot be compiled.
+    Exit status 0: success; with --verify, proved for every sequence. 1: transformer and definition
+    differ; with --verify, refuted or undecided. 2: PROGRAM cannot be compiled.
     """
 
     program: Annotated[Positional[str], arg(metavar="PROGRAM")]
-    """A name, a .json file or a .py file."""
+    """Name of the program, a .json file or a .py file."""
     text: Annotated[Positional[tuple[str, ...]], arg(metavar="TEXT")] = ()
-    """Tokens: characters if each token of the vocabulary is one, otherwise words. None: the parts
-    are printed.
+    """Input: characters if each token of the vocabulary is one, otherwise words. None: print the
+    parts.
     """
     run_python: RunPython = False
     verify: FlagCreatePairsOff[bool] = False
@@ -514,19 +508,16 @@ class ProgramFlags:
     dtype: Literal["float64", "float32", "bfloat16"] | None = None
     """Number format of the weights. None: float64, or that of the file."""
     limit: Size = 1_000_000
-    """With --verify: run all sequences if there are at most this many; otherwise a bound decides.
-    """
+    """Number of sequences that --verify runs at most; if there are more, it uses a bound."""
     seconds: Positive | None = None
-    """With --verify: processor time after which the verdict is undecided, if there is none before.
-    None: no limit.
-    """
+    """Processor time after which --verify gives up, undecided. None: no limit."""
     out: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the transformer and the names of its parts to this .json file."""
     overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
         usual = self.limit == type(self).limit and self.seconds is None
-        if not (self.verify or usual):
+        if not self.verify and not usual:
             raise InputError(
                 got="--limit or --seconds without --verify",
                 expected="both of them",
@@ -536,8 +527,7 @@ class ProgramFlags:
 
 @config
 class ModelsFlags:
-    """List the language models with short names, how to get those that are not here, and the
-    bundled models.
+    """List the models with short names, how to get missing ones, and the bundled models.
 
     For example:
       glassformer models
@@ -552,8 +542,7 @@ class ModelsFlags:
 
 @config
 class InfoFlags:
-    """Print what a model's files contain and how much memory it needs on this machine. Reads
-    headers only.
+    """Print what a model's files contain and how much memory it needs; reads headers only.
 
     For example:
       glassformer info smollm2
@@ -561,11 +550,11 @@ class InfoFlags:
     """
 
     directory: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A GGUF file, a short name (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf or
-    owner/name:Q4_K_M on the Hugging Face hub, which is downloaded; or a directory with config.json
-    and weights: a known family, gpt-oss also in OpenAI's layout, BERT models, glassformer's own, or
-    a run of a decoder. If there is no such directory, a model on the Hugging Face hub, whose
-    weights are not downloaded.
+    """A model on disk, or on the Hugging Face hub.
+    On disk: a GGUF file, a run of a decoder, or a directory with config.json and weights (a known
+    family, gpt-oss also in OpenAI's layout, BERT models, glassformer's own). A short name
+    (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf and owner/name:Q4_K_M are
+    downloaded. The weights of owner/name are not downloaded.
     """
     json: FlagCreatePairsOff[bool] = False
     """Print JSON, with sizes in bytes."""
@@ -583,11 +572,10 @@ class ConvertFlags:
       glassformer convert runs/mine mine.gguf --kind Q8_0
 
     A directory or a run (of 'glassformer train' or of the gpt-oss lab) becomes a directory tensor
-    by tensor, so that memory holds the largest one; so does a GGUF file. A model with parts that
-    the new layout lacks is refused. A directory has the same logits, unless --experts rounds; in a
-    GGUF file each --kind but F32 rounds. Packed weights
-    are expanded, so that files grow: from 4 bits to 5 times their size in a directory, to 3 times
-    in F16.
+    by tensor, so that memory holds only the largest tensor; so does a GGUF file. A model with parts
+    that the new layout lacks is refused. A directory has the same logits, unless --experts rounds;
+    in a GGUF file each --kind but F32 rounds. Packed weights are expanded, so that files grow: from
+    4 bits to 5 times their size in a directory, to 3 times in F16.
     """
 
     source: Annotated[Positional[str], arg(metavar="IN")]
@@ -596,15 +584,14 @@ class ConvertFlags:
     gemma-3-270m, gpt-oss-20b.
     """
     out: Annotated[Positional[Path], arg(metavar="OUT")]
-    """Output directory, or a file that ends with .gguf. It is written completely or not at all."""
+    """Output directory, or a file that ends with .gguf; written completely or not at all."""
     to: Target | None = None
-    """Layout of a directory; None: that of Hugging Face's model family, or glassformer's own for a
-    model that no family
-    describes. openai: gpt-oss in OpenAI's layout. glassformer: our own, which has every part.
+    """Layout of a directory. openai: gpt-oss in OpenAI's layout. glassformer: our own, which has
+    every part. None: Hugging Face's, or our own for a model that no family describes.
     """
     kind: GgufKind | None = None
-    """Format of the matrices of a GGUF file. F16 and BF16 round float32 weights, Q8_0 rounds to 8
-    bits. None: F16.
+    """Format of a GGUF file's matrices; F16 and BF16 round float32 weights, Q8_0 to 8 bits. None:
+    F16.
     """
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None:
@@ -612,17 +599,17 @@ class ConvertFlags:
     """
     tokenizer: Tokenizer = None
     replace: FlagCreatePairsOff[bool] = False
-    """Replace OUT, weights that exist, as a whole."""
+    """Replace the weights in OUT as a whole."""
 
     def __post_init__(self) -> None:
-        file = self.out.suffix.lower() == ".gguf"
-        if not (not file or (self.to is None and self.experts is None)):
+        is_file = self.out.suffix.lower() == ".gguf"
+        if is_file and (self.to is not None or self.experts is not None):
             raise InputError(
                 got=f"--to or --experts for {self.out}",
                 expected="--kind for a GGUF file",
                 fix="Leave them out, or name a directory.",
             )
-        if not file and self.kind is not None:
+        if not is_file and self.kind is not None:
             raise InputError(
                 got=f"--kind {self.kind}",
                 expected="a file OUT that ends with .gguf",
@@ -662,9 +649,8 @@ class VerifyFlags:
                             An output is text, a list of numbers or a list of lists; "cls" (true or
                             false), "readout" ("argmax" or "sign") and "tolerance" may be added.
       --task-file my.py     a Python file that defines letters, max_len and target(sequence), which
-      returns such an
-                            output; every sequence up to max_len is checked. Optional: cls, readout,
-                            tolerance.
+                            returns such an output; every sequence up to max_len is checked.
+                            Optional: cls, readout, tolerance.
 
     A Python file can do anything on this computer: read, change or delete files, use the network.
     It is run only with --run-python; read it first if you did not write it. A table of examples is
@@ -687,50 +673,37 @@ class VerifyFlags:
     float32: FlagCreatePairsOff[bool] = False
     """Run the head in float32 instead of float64."""
     limit: Size = 1_000_000
-    """Run all sequences if there are at most this many; otherwise a bound decides, or the result is
-    undecided.
-    """
+    """Run all sequences if there are at most this many; else use a bound, which may not decide."""
     json: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the certificate as JSON as well."""
     overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
-        if self.task is None:
-            got = "no task"
-        else:
-            got = "both --task and --task-file"
-        fix = "Pass --task unique, for example; 'glassformer verify --help' lists the tasks."
-        if self.task is None == self.task_file is None:
+        if (self.task is None) == (self.task_file is None):
             raise InputError(
-                got=got,
+                got="no task" if self.task is None else "both --task and --task-file",
                 expected="one of --task and --task-file",
-                fix=fix,
+                fix="Pass --task unique, for example; 'glassformer verify --help' lists the tasks.",
             )
-        own = self.letters is None and self.max_len is None
-        got = "--letters or --max-len with --task-file"
-        if self.task is None and not own:
+        if self.task is None and (self.letters is not None or self.max_len is not None):
             raise InputError(
-                got=got,
+                got="--letters or --max-len with --task-file",
                 expected="letters and length in the file itself",
                 fix="Leave these flags out.",
             )
-        got = "--run-python without --task-file"
-        fix = "Leave --run-python out, or add --task-file FILE."
         if self.task_file is None and self.run_python:
             raise InputError(
-                got=got,
+                got="--run-python without --task-file",
                 expected="a Python task file to run",
-                fix=fix,
+                fix="Leave --run-python out, or add --task-file FILE.",
             )
         if self.json is not None:
             inputs = [path.resolve() for path in (self.weights, self.task_file) if path is not None]
-            got = f"--json {self.json}, which is an input as well"
-            fix = "Choose another name."
             if self.json.resolve() in inputs:
                 raise InputError(
-                    got=got,
+                    got=f"--json {self.json}, which is an input as well",
                     expected="another file to write to",
-                    fix=fix,
+                    fix="Choose another name.",
                 )
 
 
@@ -743,59 +716,53 @@ class StartFlags:
     """
 
     lab: Positional[LabName]
-    """Which lab."""
+    """Name of the lab."""
     directory: Annotated[Positional[Path], arg(metavar="DIR")] = Path(".")
-    """Where to write LAB.ipynb."""
+    """Directory to write LAB.ipynb to."""
     seed: Seed = 0
     """Variant of the tasks: another alphabet, recurrence or facts. 0: the course's own."""
     solutions: FlagCreatePairsOff[bool] = False
-    """The instructor's version, with nbgrader's marks around the solutions."""
+    """Write the instructor's version, with nbgrader's marks around the solutions."""
     otter: FlagCreatePairsOff[bool] = False
-    """Write Otter's tests, too: DIR/tests/NAME.py for each exercise."""
+    """Also write Otter's tests: DIR/tests/NAME.py for each exercise."""
     overwrite: Overwrite = False
 
 
 @config
 class GradeFlags:
-    """Grade notebooks and answers: points, what they rest on, and feedback, a row for each exercise
-    of each file.
+    """Grade notebooks and answers: points, evidence and feedback, a row for each exercise.
 
-    Nothing in a notebook is executed. Weights, programs and other answers that are data are judged
-    anew for every input; of code the notebook's own record of the check counts, and the row says
-    "recorded, not re-run". A student
-    can forge such a record: --run has nbgrader's autograder execute the notebooks, on this
-    computer.
+    Nothing in a notebook is executed. Weights, programs and other answers that are data are checked
+    again on every input. For code, the notebook's own record of the check counts, and the row says
+    "recorded, not re-run". A student can forge such a record: --run lets nbgrader's autograder
+    execute the notebooks on this computer.
     """
 
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILES")]
-    """Notebooks of any of the labs and answers that the page wrote, or patterns such as
-    'submitted/*.ipynb'.
-    """
+    """Notebooks of the labs, answers that the page wrote, or patterns like 'submitted/*.ipynb'."""
     out: Annotated[Path, arg(metavar="FILE")]
     """Write the grades as CSV."""
     gradescope: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the results.json of Gradescope and Otter, for one submission."""
     seed: Annotated[
-        int | None, arg(help="The variant that was given out. None: the one that the file names.")
+        int | None, arg(help="Variant that was handed out. None: the one that the file names.")
     ] = None
     run: FlagCreatePairsOff[bool] = False
-    """Execute the notebooks with nbgrader (pip install nbgrader). Do so only where untrusted code
+    """Execute the notebooks with nbgrader (pip install nbgrader); use it only where untrusted code
     may run.
     """
     overwrite: Overwrite = False
 
     def __post_init__(self) -> None:
-        if len(self.files) <= 0:
+        if not self.files:
             raise InputError(
                 got="no files",
                 expected="one notebook or more",
                 fix="Name the notebooks.",
             )
-        got = f"--gradescope {self.gradescope}, which is --out as well"
-        same = self.gradescope is not None and self.gradescope.resolve() == self.out.resolve()
-        if same:
+        if self.gradescope is not None and self.gradescope.resolve() == self.out.resolve():
             raise InputError(
-                got=got,
+                got=f"--gradescope {self.gradescope}, which is --out as well",
                 expected="another file",
                 fix="Choose another name.",
             )

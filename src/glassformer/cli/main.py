@@ -1,5 +1,6 @@
-"""The ``glassformer`` command: finds the sub-command, parses its flags, runs it, and prints an
-error as one line.
+"""The ``glassformer`` command: it finds the sub-command, parses its flags and runs it.
+
+An error is printed as one line.
 
 This module imports neither torch nor tyro, and no command's flags import torch, so that ``--help``
 answers at once. A command's module is imported when its flags are parsed.
@@ -42,9 +43,7 @@ NARROWEST = 20
 
 @dataclass(frozen=True)
 class Command:
-    """A sub-command: its line in ``--help``, the class that parses its flags, and the module whose
-    main runs it.
-    """
+    """A sub-command: its line in ``--help``, the class of its flags, the module of its main."""
 
     summary: str
     flags: str
@@ -108,7 +107,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def help_text() -> str:
-    """What ``glassformer --help`` prints."""
+    """Return the text of ``glassformer --help``."""
     width = max(map(len, COMMANDS))
     commands = "\n".join(
         f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()
@@ -128,9 +127,7 @@ options:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the sub-command named first in ``arguments`` with the rest of them; return its exit
-    status.
-    """
+    """Run the sub-command ``arguments[0]`` with the other arguments; return its exit status."""
     if not arguments:
         print(help_text(), file=sys.stderr, end="")
         return EXIT_INPUT
@@ -142,47 +139,32 @@ def run(arguments: Sequence[str]) -> int:
         print(f"glassformer {__version__}")
         return 0
     if first not in COMMANDS:
-        kind, known = ("option", OPTIONS) if first.startswith("-") else ("command", tuple(COMMANDS))
-        raise InputError(f"'{first}'", f"a known {kind}", known_name(first, known))
+        if first.startswith("-"):
+            raise InputError(f"'{first}'", "a known option", known_name(first, OPTIONS))
+        raise InputError(f"'{first}'", "a known command", known_name(first, tuple(COMMANDS)))
     flags = parse(first, rest)
     if first == "explore" and sys.stderr.isatty():  # before torch is imported, which takes seconds
-        print(
-            f"loading {'the models' if flags.run is None else one_line(flags.run)} ...",
-            file=sys.stderr,
-            flush=True,
-        )
-    # Threads of GNU OpenMP, which reads this with torch, wait awake for milliseconds: hundreds of
-    # times a token where other programs interrupt one of them. In training, whose products are
-    # short, waking threads would cost more.
+        source = "the models" if flags.run is None else one_line(flags.run)
+        print(f"loading {source} ...", file=sys.stderr, flush=True)
+    # Idle threads of GNU OpenMP spin for milliseconds, hundreds of times per token where other
+    # programs interrupt one of them. Training has short products: there waking threads costs more.
+    # The variable has to be set before torch is imported.
     if first not in ("train", "lab") and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    with naming_extras("labs" if first == "lab" else None):  # which needs several
+    with naming_extras("labs" if first == "lab" else None):  # a lab needs several extras
         status: int = importlib.import_module(COMMANDS[first].module).main(flags)
     return status
 
 
 def parse(name: str, arguments: Sequence[str]) -> Any:
-    """The flags of the command ``name``."""
+    """Return the flags of the command ``name``, read from ``arguments``."""
     import tyro
 
     if shutil.get_terminal_size().columns < NARROWEST:
         os.environ["COLUMNS"] = str(NARROWEST)
     module, _, flags = COMMANDS[name].flags.rpartition(".")
     flags_class = getattr(importlib.import_module(module), flags)
-    # Of a flag with several values tyro would keep those of the last time.
-    several = (
-        each.name
-        for each in getattr(flags_class, "__dataclass_fields__", {}).values()
-        if each.default == ()
-    )
-    for flag in (f"--{name.replace('_', '-')}" for name in several):
-        times = sum(each.partition("=")[0] == flag for each in arguments)
-        if not times < 2:
-            raise InputError(
-                got=f"{flag} {times} times",
-                expected="it once",
-                fix=f"Write all values after one {flag}.",
-            )
+    _check_repeated_flags(flags_class, arguments)
     read = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
     printed = io.StringIO()
     try:
@@ -193,17 +175,35 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
             raise refusal from None
         print(printed.getvalue(), file=sys.stderr, end="")
         if ended.code and (texts := _read_as_flags(arguments)):
-            usage = f"glassformer {name} ... -- {shlex.quote(texts[0])}"
-            told = f"A text that begins with '-' stands after '--', or behind '=' if it belongs to a flag: {usage}"
-            print(f"glassformer: {told}", file=sys.stderr)
+            print(
+                "glassformer: A text that begins with '-' stands after '--', or behind '=' if it "
+                f"belongs to a flag: glassformer {name} ... -- {shlex.quote(texts[0])}",
+                file=sys.stderr,
+            )
         raise
     print(printed.getvalue(), file=sys.stderr, end="")
     return flags
 
 
+def _check_repeated_flags(flags_class: type, arguments: Sequence[str]) -> None:
+    """Refuse a flag with several values that is repeated: tyro would keep only its last values."""
+    for field in getattr(flags_class, "__dataclass_fields__", {}).values():
+        if field.default != ():
+            continue
+        flag = f"--{field.name.replace('_', '-')}"
+        times = sum(argument.partition("=")[0] == flag for argument in arguments)
+        if times >= 2:
+            raise InputError(
+                got=f"{flag} {times} times",
+                expected="it once",
+                fix=f"Write all values after one {flag}.",
+            )
+
+
 def _refusal(ended: SystemExit) -> InputError | None:
-    """The error of the flags' class for which tyro ends the process; tyro would print the name of
-    the class with it.
+    """Return the error of the flags' class for which tyro ends the process.
+
+    tyro would print the name of the class with it.
     """
     error = ended.__context__
     while error is not None and not isinstance(error, InputError):
@@ -212,22 +212,19 @@ def _refusal(ended: SystemExit) -> InputError | None:
 
 
 def _read_as_flags(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that are read as flags and are none: no command has flags of one dash
-    but ``-h``.
-    """
+    """Return arguments that are read as flags by mistake: only ``-h`` has one dash."""
     if "--" in arguments:
         before = arguments[: arguments.index("--")]
     else:
         before = arguments
-    return [each for each in before if re.match("-[^-]", each) and each != "-h"]
+    return [text for text in before if re.match("-[^-]", text) and text != "-h"]
 
 
 def path_registry() -> ConstructorRegistry:
-    """Return the registry by which tyro reads flags of the type Path with
-    :func:`~glassformer.files.local_path`.
+    """Return tyro's registry that reads flags of type Path with ``local_path``.
 
-    Shells leave a ``~`` behind ``--flag=`` and between quotes. Of choices or None it keeps the
-    order, which tyro draws.
+    Shells do not expand a ``~`` after ``--flag=`` or between quotes. The registry also keeps the
+    order of choices, which tyro would shuffle.
     """
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
@@ -267,25 +264,26 @@ def path_registry() -> ConstructorRegistry:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script: run ``arguments`` (by default the process's own) and return the exit
-    status.
+    """Run the command line ``arguments`` (None: the process's own); return the exit status.
 
     Status 0 is success, 1 a failure of the system (no space, no permission) or of the command, 2 an
     argument that cannot be used, 130 an interruption from the keyboard; one line on standard error
     says why. ``--debug`` as the first argument, or ``GLASSFORMER_DEBUG=1``, lets errors through
     with their traceback.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        arguments = sys.argv[1:]
+    arguments = list(arguments)
     debug = os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     if arguments[:1] == ["--debug"]:
         debug = True
         arguments = arguments[1:]
     keep_freed_memory()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if (
-            getattr(sys, name) is None
-        ):  # it was closed, and its number would be that of the next file
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays open
+        # A closed stream's number would become that of the next file.
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - it stays open
+            setattr(sys, name, stream)
     try:
         return run(arguments)
     except BrokenPipeError:
@@ -307,9 +305,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         # The message may quote an untrusted file, which must not control the terminal.
         text = str(error)
-        print(
-            f"glassformer: error: {text if text.isprintable() else one_line(text)}", file=sys.stderr
-        )
+        if not text.isprintable():
+            text = one_line(text)
+        print(f"glassformer: error: {text}", file=sys.stderr)
         if isinstance(error, InputError):
             return EXIT_INPUT
         return EXIT_FAILED

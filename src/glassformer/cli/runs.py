@@ -1,4 +1,4 @@
-"""What ``glassformer train`` stores of a run in its config.json, to continue it."""
+"""Stored runs of ``glassformer train``: the part of config.json that continues them."""
 
 import json
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ class StoredRun:
     training: TrainingConfig
     model: DecoderConfig
     data: dict[str, Any]
-    """Training data; of 'glassformer train' its "kind" is :data:`TEXT` or :data:`RECURRENCE`."""
+    """Training data; 'glassformer train' writes :data:`TEXT` or :data:`RECURRENCE` as "kind"."""
     options: dict[str, Any]
-    """All else in its description."""
+    """Other fields of the run's description."""
 
 
 def read_run(directory: Path) -> StoredRun:
-    """The run in ``directory``, which must be there."""
+    """Return the run in ``directory``; refuse a directory without one."""
     path = RunDirectory(directory).config_file
     stored = read_json(path) if path.is_file() else {}
     if not is_run(stored):
@@ -40,9 +40,8 @@ def read_run(directory: Path) -> StoredRun:
         model = DecoderConfig.from_json(json.dumps(described.pop("model")))
         data = described.pop("data")
         training = TrainingConfig.from_json(json.dumps(stored["training"]))
-        return StoredRun(
-            training, model, data | {"kind": data["kind"]}, described
-        )  # no data without one
+        data |= {"kind": data["kind"]}  # a KeyError for data without a kind
+        return StoredRun(training, model, data, described)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{path}, which describes no decoder and its data ({_reason(error)})",

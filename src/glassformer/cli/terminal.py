@@ -17,7 +17,8 @@ def write(text: str, out: Any = None) -> None:
     Characters that the encoding lacks become question marks. On a terminal, control characters
     except tabs and line ends become U+FFFD, so that generated text cannot control it.
     """
-    out = sys.stdout if out is None else out
+    if out is None:
+        out = sys.stdout
     if out.isatty():
         text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
     if out.encoding is not None:
@@ -31,21 +32,26 @@ def say(text: str) -> None:
 
 
 def text_or_input(text: str) -> str:
-    """``text``; of "-" the text of standard input, whose last line end is left out."""
+    """Return ``text``; for "-" the text of standard input, without its last line end."""
     if text != "-":
         return text
-    expected = "a text in UTF-8"
-    fix = "Pass it through a pipe, or write the text instead of -."
     content = sys.stdin.buffer.read()
     try:
-        read = content.decode("utf-8")
+        input_text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        got = f"standard input with the byte {content[error.start]:#04x} at place {error.start}"
-        raise InputError(got, expected, "Convert it, for example with iconv.") from error
-    read = read.removesuffix("\n").removesuffix("\r")
-    if not read:
-        raise InputError("an empty standard input", expected, fix)
-    return read
+        raise InputError(
+            got=f"standard input with the byte {content[error.start]:#04x} at place {error.start}",
+            expected="a text in UTF-8",
+            fix="Convert it, for example with iconv.",
+        ) from error
+    input_text = input_text.removesuffix("\n").removesuffix("\r")
+    if not input_text:
+        raise InputError(
+            got="an empty standard input",
+            expected="a text in UTF-8",
+            fix="Pass it through a pipe, or write the text instead of -.",
+        )
+    return input_text
 
 
 class Stopwatch:
@@ -58,7 +64,7 @@ class Stopwatch:
         self.seconds = 0.0
 
     def timed(self, tokens: Iterable[int]) -> Iterator[int]:
-        """The same tokens."""
+        """Yield ``tokens`` and measure when they come."""
         began = time.perf_counter()
         for token in tokens:
             self.generated += 1
@@ -68,7 +74,7 @@ class Stopwatch:
             yield token
 
     def __str__(self) -> str:
-        """One line; empty if no token was generated."""
+        """Return the speed in one line; empty if no token was generated."""
         if self.generated == 0:
             return ""
         line = (
@@ -82,9 +88,8 @@ class Stopwatch:
 
 
 def count(number: int) -> str:
-    """Parameters, in millions or billions if large enough: ``20.91 B``."""
-    return _scaled(number, ((10**9, "B"), (10**6, "M"))) or f"{number:,}"
-
-
-def _scaled(number: int, units: tuple[tuple[int, str], ...]) -> str:
-    return next((f"{number / size:.2f} {unit}" for size, unit in units if number >= size), "")
+    """Return a number of parameters, in millions or billions if large enough: ``20.91 B``."""
+    for size, unit in ((10**9, "B"), (10**6, "M")):
+        if number >= size:
+            return f"{number / size:.2f} {unit}"
+    return f"{number:,}"

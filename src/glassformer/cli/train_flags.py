@@ -20,12 +20,12 @@ from glassformer.models.decoder_config import DecoderConfig
 from glassformer.training.config import TrainingConfig
 
 
-# Subclasses, because tyro reads flags off a class: the same fields with the defaults of a small
+# tyro reads flags from classes: these subclasses have the same fields with the defaults of a small
 # model. Where a field's default factory is its type, tyro makes no instance for --help, which would
 # import pydantic.
 @config
 class ModelFlags(DecoderConfig):
-    """The parts of the model; its vocabulary is that of the data."""
+    """Parts of the model; the data determine its vocabulary."""
 
     vocab_size: tyro.conf.Suppress[int] = 256
     num_layers: Size = 4
@@ -41,7 +41,7 @@ class ModelFlags(DecoderConfig):
 
 @config
 class TrainingFlags(TrainingConfig):
-    """How a model is trained."""
+    """Settings of the training."""
 
     batch_size: Size = 32
     optimizer: Literal["adamw", "muon", "sgd"] = "muon"
@@ -72,20 +72,18 @@ class TrainFlags:
     """
 
     data: Annotated[str, tyro.conf.arg(metavar="FILE|recurrence")]
-    """A text file, read as bytes; or 'recurrence': sequences from hidden rules, whose best accuracy
-    is known.
+    """Text file, read as bytes; or 'recurrence': sequences from hidden rules with known best
+    accuracy.
     """
 
     run: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """Directory for the configuration, metrics, checkpoints and the best model."""
 
     resume: bool = False
-    """Continue the run in the directory; the flags it was started with become the defaults, --data
-    included.
-    """
+    """Continue the run in the directory; its flags become the defaults, --data included."""
 
     seq_len: Size | None = None
-    """Tokens the model reads of each sequence. None: 256 of a text, 64 of the recurrence."""
+    """Tokens per sequence that the model reads. None: 256 for a text, 64 for the recurrence."""
 
     seed: Seed = 0
     """Seed of the initial weights and of the data."""
@@ -107,18 +105,18 @@ class TrainFlags:
     @classmethod
     def parse(cls, args: Sequence[str], prog: str) -> TrainFlags:
         """Read ``args``; with ``--resume`` the flags of the stored run are the defaults."""
-        started = _named_run(args)
+        directory = _resumed_run(args)
         return tyro.cli(
             cls,
             prog=prog,
             args=args,
-            default=tyro.MISSING_NONPROP if started is None else _flags_of(started),
+            default=tyro.MISSING_NONPROP if directory is None else _flags_of(directory),
             config=(FlagCreatePairsOff, AvoidSubcommands, SuppressFixed),
         )
 
 
-def _named_run(arguments: Sequence[str]) -> Path | None:
-    """The run to resume. It is needed before parsing, because its flags become the defaults."""
+def _resumed_run(arguments: Sequence[str]) -> Path | None:
+    """Return the run to resume, before parsing: its flags become the defaults."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--run", type=local_path, nargs="?")
     parser.add_argument("--resume", action="store_true")
@@ -127,7 +125,7 @@ def _named_run(arguments: Sequence[str]) -> Path | None:
 
 
 def _flags_of(directory: Path) -> TrainFlags:
-    """The flags that start the run stored in ``directory``."""
+    """Return the flags that started the run in ``directory``."""
     from glassformer.cli.runs import read_run  # imports torch
 
     stored = read_run(directory)

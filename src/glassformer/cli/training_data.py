@@ -28,19 +28,19 @@ HELD_OUT_RECURRENCES = 1000
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Sequences to learn from, sequences to measure on, and what they are.
+    """Sequences for training and evaluation, with their description.
 
     Args:
         vocab_size: Number of different tokens.
-        seq_len: Tokens that a model reads of each sequence; it holds one more, the last to predict.
+        seq_len: Tokens per sequence that a model reads; one more is the last to predict.
         batches: ``batches(step, size)`` gives ``{"tokens": [size, seq_len + 1]}``, a function of
             both and of a seed.
         evaluation: Sequences that training never sees.
         metric: The metric that selects the best model.
         description: Stored with the run, as JSON values.
-        summary: The same in one readable line.
-        optimal_accuracy: The best that any model can expect on ``evaluation``, in [0, 1]; None if
-            unknown.
+        summary: The description in one readable line.
+        optimal_accuracy: Highest accuracy that any model can expect on ``evaluation``, in [0, 1];
+            None if unknown.
     """
 
     vocab_size: int
@@ -54,8 +54,9 @@ class TrainingData:
 
 
 def open_data(name: str, seq_len: int | None, seed: int) -> TrainingData:
-    """The data that ``name`` stands for: "recurrence", or the path of a text file (``./recurrence``
-    for that name).
+    """Return the data called ``name``: "recurrence", or the path of a text file.
+
+    A file of that name is ``./recurrence``.
 
     A model reads ``seq_len`` tokens of each sequence; None: 256 of a text, 64 of the recurrence.
     """
@@ -69,8 +70,9 @@ def open_data(name: str, seq_len: int | None, seed: int) -> TrainingData:
 
 
 def recurrence_data(config: RecurrenceConfig, seed: int) -> TrainingData:
-    """New sequences of the recurrence at every step; 1,000 sequences and their generators are kept
-    for evaluation.
+    """Return new sequences of the recurrence at every step.
+
+    1,000 sequences and their generators are held out for evaluation.
     """
     held_out = make_split(config, num_train=1, num_test=HELD_OUT_RECURRENCES, seed=seed).test
 
@@ -88,35 +90,38 @@ def recurrence_data(config: RecurrenceConfig, seed: int) -> TrainingData:
         evaluation=held_out.tokens,
         metric="accuracy",
         description={"kind": RECURRENCE, **asdict(config)},
-        summary=f"the recurrence modulo {config.vocab_size}, new sequences of {config.seq_len} tokens at every step; "
-        f"{HELD_OUT_RECURRENCES:,} of held-out generators for evaluation",
+        summary=f"the recurrence modulo {config.vocab_size}, new sequences of {config.seq_len} "
+        f"tokens at every step; {HELD_OUT_RECURRENCES:,} of held-out generators for evaluation",
         optimal_accuracy=float(optimal_accuracy(held_out.tokens, config).expected.mean()),
     )
 
 
 def text_data(path: Path, seq_len: int, seed: int) -> TrainingData:
-    """The bytes of a file as tokens: random crops of its first nine tenths; the last tenth is for
-    evaluation.
+    """Return the bytes of a file as tokens: random crops of its first nine tenths.
 
-    Evaluation runs over the last tenth from end to end, or over 256 sequences spread evenly in it
-    if it holds more.
+    Evaluation runs over the last tenth from end to end. If that holds more than 256 sequences, it
+    runs over 256 spread evenly in it.
     """
     try:
         require_regular(path)
         content = np.fromfile(path, dtype=np.uint8)
     except (InputError, OSError) as error:
+        reason = error.got if isinstance(error, InputError) else error.strerror
         raise InputError(
-            f"--data {path}, which cannot be read ({error.got if isinstance(error, InputError) else error.strerror})",
-            f"'{RECURRENCE}', or the path of a text file",
-            "Correct the path.",
+            got=f"--data {path}, which cannot be read ({reason})",
+            expected=f"'{RECURRENCE}', or the path of a text file",
+            fix="Correct the path.",
         ) from error
     text = torch.from_numpy(content)
     held_out = len(text) // 10
     learned = len(text) - held_out
-    if not held_out > seq_len:
+    if held_out <= seq_len:
         raise InputError(
             got=f"{path} of {len(text):,} bytes with sequences of {seq_len} + 1",
-            expected=f"at least {10 * (seq_len + 1):,} bytes, so that the last tenth, held out for evaluation, holds a sequence",
+            expected=(
+                f"at least {10 * (seq_len + 1):,} bytes, so that the last tenth, held out for "
+                "evaluation, holds a sequence"
+            ),
             fix="Give a longer text, or shorter sequences with --seq-len.",
         )
 

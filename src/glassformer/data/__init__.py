@@ -1,1 +1,1 @@
-"""What models learn from: sequences made by rule, and how well they can be predicted."""
+"""Training data: sequences made by rule, texts with labels, and tokenizers."""

@@ -1,5 +1,7 @@
-"""Batches of texts of different length, with little padding: in training, texts of similar length,
-shuffled each epoch; for a whole set, sorted by length.
+"""Batches of texts of different length, with little padding.
+
+In training, texts of similar length form a batch, shuffled each epoch; a whole set is sorted by
+length.
 """
 
 import operator
@@ -21,18 +23,18 @@ _MOST_CLASSES = 1 << 31
 
 
 class Padded(NamedTuple):
-    """Rows of equal length, and which of their tokens are real."""
+    """Rows of equal length, and a mask of their real tokens."""
 
     tokens: Int64[Tensor, "batch position"]
     real: Bool[Tensor, "batch position"]
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -> Padded:
-    """Pad rows on the right with ``pad_id`` to ``length``, by default that of the longest.
+    """Pad rows on the right with ``pad_id`` to ``length`` (None: the longest row's).
 
     A row may contain ``pad_id`` too; ``real`` is then True there.
     """
-    if len(rows) <= 0:
+    if len(rows) == 0:
         raise InputError(
             got="no rows",
             expected="at least one",
@@ -42,7 +44,7 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -
     lengths = np.array([len(row) for row in rows])
     longest = int(lengths.max())
     width = longest if length is None else length
-    if not width >= longest:
+    if width < longest:
         raise InputError(
             got=f"length = {width} for a row of {longest} tokens",
             expected=f"at least {longest}",
@@ -50,20 +52,22 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -
         )
     tokens = np.full((len(rows), width), pad_id, np.int64)
     real = np.arange(width) < lengths[:, None]
-    try:  # NumPy alone would cut fractions off.
-        tokens[real] = np.fromiter(
-            map(operator.index, chain.from_iterable(rows)), np.int64, count=int(lengths.sum())
-        )
+    whole_numbers = map(operator.index, chain.from_iterable(rows))  # NumPy would cut fractions off
+    try:
+        tokens[real] = np.fromiter(whole_numbers, np.int64, count=int(lengths.sum()))
     except (TypeError, OverflowError) as error:
         raise InputError(
-            f"a row with another thing than tokens ({error})", "whole numbers", "Encode it."
+            got=f"a row with another thing than tokens ({error})",
+            expected="whole numbers",
+            fix="Encode it.",
         ) from error
     return Padded(torch.from_numpy(tokens), torch.from_numpy(real))
 
 
 def in_length_order(lengths: Sequence[int], size: int) -> list[list[int]]:
-    """Row numbers in batches of ``size``, the longest texts first, so that too little memory shows
-    at once.
+    """Return row numbers in batches of ``size``, the longest texts first.
+
+    So too little memory shows at once.
 
     Every row is in exactly one batch; the last batch may be smaller. Rows of equal length keep
     their order.
@@ -74,7 +78,7 @@ def in_length_order(lengths: Sequence[int], size: int) -> list[list[int]]:
 
 
 class TextBatches:
-    """Labelled texts in batches, as a function of the step: the data of a task of training.
+    """Labelled texts in batches, as a function of the step: the data of a training task.
 
     Epoch e draws an order from (``seed``, e) and cuts it into pools of 50 batches. Each pool is
     sorted by length and cut into batches; the batches of all pools are shuffled. An example occurs
@@ -101,10 +105,12 @@ class TextBatches:
         for label in labels:
             if not isinstance(label, Integral) or not 0 <= label < _MOST_CLASSES:
                 raise InputError(
-                    f"the label {label!r}", "whole numbers from 0", "Number the classes from 0."
+                    got=f"the label {label!r}",
+                    expected="whole numbers from 0",
+                    fix="Number the classes from 0.",
                 )
         _require_tokens(rows)
-        if not seed >= 0:
+        if seed < 0:
             raise InputError(
                 got=f"seed = {seed}",
                 expected="a seed of at least 0",
@@ -122,13 +128,13 @@ class TextBatches:
         return len(self.rows)
 
     def steps_per_epoch(self, size: int) -> int:
-        """Number of batches of ``size`` in an epoch, the short one included: ceil(texts / size)."""
+        """Return the number of batches of ``size`` in an epoch: ceil(texts / size)."""
         require_positive(size=size)
         return -(-len(self) // size)
 
     def __call__(self, step: int, size: int) -> dict[str, Tensor]:
-        """The batch of update ``step`` (from 0), a pure function of the step and the size."""
-        if not step >= 0:
+        """Return the batch of update ``step`` (from 0), a pure function of step and size."""
+        if step < 0:
             raise InputError(
                 got=f"step = {step}",
                 expected="a step of at least 0",
@@ -140,10 +146,10 @@ class TextBatches:
             self._drawn = (epoch, size)
         return self.gather(self._batches[index].tolist())
 
-    def gather(self, chosen: Sequence[int]) -> dict[str, Tensor]:
-        """The batch of these rows, padded to the longest of them."""
-        tokens, real = pad([self.rows[row] for row in chosen], self.pad_id)
-        return {"tokens": tokens, "real": real, "labels": self.labels[torch.tensor(chosen)]}
+    def gather(self, numbers: Sequence[int]) -> dict[str, Tensor]:
+        """Return the batch of the rows with these numbers, padded to the longest of them."""
+        tokens, real = pad([self.rows[row] for row in numbers], self.pad_id)
+        return {"tokens": tokens, "real": real, "labels": self.labels[torch.tensor(numbers)]}
 
     def _draw(self, epoch: int, size: int) -> list[np.ndarray]:
         rng = generator(self.seed, epoch)
@@ -160,9 +166,11 @@ def _require_tokens(rows: Sequence[Sequence[int]]) -> None:
     for row in rows:
         if isinstance(row, str):  # NumPy would take digits in a text for tokens.
             raise InputError(
-                f"the text {row[:40]!r} as a row", "token ids", "Encode it with a tokenizer."
+                got=f"the text {row[:40]!r} as a row",
+                expected="token ids",
+                fix="Encode it with a tokenizer.",
             )
-        if len(row) <= 0:
+        if len(row) == 0:
             raise InputError(
                 got="a row without tokens",
                 expected="at least one token each",

@@ -1,20 +1,19 @@
-"""The highest expected accuracy on the recurrence: exact Bayesian prediction over every hidden
-generator.
+"""The highest expected accuracy on the recurrence, by exact Bayesian prediction.
 
 A sequence does not determine its generator (initial, coefficients), nor which of the next steps are
 increments. Bayes' rule over all ``vocab_size ** (2 * order)`` generators is optimal:
 
-    P(token t+1 | tokens 0..t)  ∝  Σ over generators g of  prior(g) · P(tokens 0..t | g) · P(token
-    t+1 | tokens 0..t, g)
+    P(token t+1 | tokens 0..t)
+        ∝  Σ over generators g of  prior(g) · P(tokens 0..t | g) · P(token t+1 | tokens 0..t, g)
 
 No model, of any size or training, has a higher expected accuracy than the most likely token of this
 distribution.
 
-Once ``order`` tokens are known they are the state, and only the ``vocab_size ** order``
-coefficients remain uncertain. The initial state matters only to the first ``order`` tokens; it is
-summed out beforehand, for each possible prefix.
+After ``order`` tokens, these are the state, and only the ``vocab_size ** order`` coefficients
+remain uncertain. The initial state matters only to the first ``order`` tokens; it is summed out
+beforehand, for each possible prefix.
 
-Source: Bayes' rule; the filter that sums the initial state out is the forward recursion of hidden
+Source: Bayes' rule. The filter that sums out the initial state is the forward recursion of hidden
 Markov models (Rabiner, "A tutorial on hidden Markov models and selected applications in speech
 recognition", 1989, section III.A).
 """
@@ -47,8 +46,7 @@ class OptimalAccuracy(NamedTuple):
 def optimal_predictions(
     inputs: Int64[Tensor, "batch length"], config: RecurrenceConfig
 ) -> Float64[Tensor, "batch length vocab"]:
-    """The exact distribution of the token after each input, given the inputs up to and including
-    it.
+    """Return the exact distribution of the token after each input, given all inputs up to it.
 
     Inputs are sequences from their first emitted token on, as a model reads them. The prior is
     uniform over all generators, as for held-out sequences.
@@ -74,11 +72,11 @@ def optimal_predictions(
 def optimal_accuracy(
     tokens: Int64[Tensor, "batch emitted"], config: RecurrenceConfig
 ) -> OptimalAccuracy:
-    """How often the optimal prediction is right at each position: no model can expect more, though
-    one may be lucky.
+    """Return the accuracy of the optimal prediction at each position.
 
-    Sequences are whole, with their last target: position t predicts ``tokens[:, t + 1]`` from those
-    before.
+    No model can expect more, though one may be lucky.
+
+    Sequences include their last target: position t predicts ``tokens[:, t + 1]``.
     """
     certainty, best = optimal_predictions(tokens[:, :-1], config).max(dim=-1)
     hits = (best == tokens[:, 1:].cpu()).double()
@@ -86,12 +84,13 @@ def optimal_accuracy(
 
 
 def _emission_table(config: RecurrenceConfig) -> Float64[Tensor, "state vocab coefficients"]:
-    """P(token | state, coefficients) for all of them; state and coefficients are numbers in base
-    vocab_size.
+    """Return P(token | state, coefficients) for all of them.
+
+    State and coefficients are numbers in base vocab_size.
     """
     vocab_size = config.vocab_size
     order = config.order
-    if not vocab_size ** (2 * order + 1) <= _LARGEST_TABLE:
+    if vocab_size ** (2 * order + 1) > _LARGEST_TABLE:
         raise InputError(
             got=f"vocab_size = {vocab_size} with order = {order}",
             expected=(
@@ -104,16 +103,14 @@ def _emission_table(config: RecurrenceConfig) -> Float64[Tensor, "state vocab co
     by_rule = (vectors @ vectors.T)[:, None] % vocab_size
     by_increment = (vectors[:, None, -1:] + 1) % vocab_size
     token = torch.arange(vocab_size)[None, :, None]
-    return (
-        config.next_prob * (token == by_increment).double()
-        + (1 - config.next_prob) * (token == by_rule).double()
-    )
+    increments = config.next_prob * (token == by_increment).double()
+    return increments + (1 - config.next_prob) * (token == by_rule).double()
 
 
 def _weights_by_beginning(
     emission: Float64[Tensor, "state vocab coefficients"], order: int
 ) -> list[Tensor]:
-    """P(first k tokens, coefficients) for k = 0 ... order, as [beginning, coefficients]."""
+    """Return P(first k tokens, coefficients), [beginning, coefficients], for k = 0 ... order."""
     num_states, vocab_size, num_coefficients = emission.shape
     by_oldest = emission.view(vocab_size, -1, vocab_size, num_coefficients)
     joint = torch.full(
@@ -121,8 +118,7 @@ def _weights_by_beginning(
     )
     weights = [joint.sum(dim=0, keepdim=True)]
     for _ in range(order):
-        # A step appends a token and drops the oldest value; the remaining initial values stay in
-        # front.
+        # A step appends a token and drops the oldest value; other initial values stay in front.
         joint = torch.einsum(
             "orc,ortc->rtc", joint.reshape(vocab_size, -1, num_coefficients), by_oldest
         )
@@ -137,7 +133,7 @@ def _predict(
     emission: Float64[Tensor, "state vocab coefficients"],
     weights: list[Tensor],
 ) -> Float64[Tensor, "batch length vocab"]:
-    """Predictions for one chunk; NaN from the first impossible token of a row on."""
+    """Return predictions for one chunk; NaN from a row's first impossible token on."""
     vocab_size = emission.shape[1]
     length = inputs.shape[1]
     order = len(weights) - 1
@@ -164,8 +160,9 @@ def _predict(
 def _state_numbers(
     inputs: Int64[Tensor, "batch length"], vocab_size: int, order: int
 ) -> Int64[Tensor, "batch length"]:
-    """The last ``order`` tokens at each position (fewer at the beginning) as one number in base
-    vocab_size.
+    """Return the last ``order`` tokens at each position as one number in base vocab_size.
+
+    There are fewer tokens at the beginning.
     """
     numbers = torch.zeros_like(inputs)
     for age in range(min(order, inputs.shape[1])):

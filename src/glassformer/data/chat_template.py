@@ -1,8 +1,7 @@
-"""Chat templates: from the messages of a conversation to the text and the tokens that a model
-continues.
+"""Chat templates: from a conversation's messages to the prompt that a model continues.
 
-A template is a Jinja2 program that comes with the model, and renders as in transformers. It runs in
-a process of its own with limits, see :mod:`~glassformer.data.template_process`.
+A template is a Jinja2 program in a model's files, and renders as in transformers. It runs in a
+separate process with limits, see :mod:`~glassformer.data.template_process`.
 """
 
 import json
@@ -31,12 +30,10 @@ from glassformer.text import one_line
 from glassformer.untrusted import read_bytes
 
 LARGEST_TEMPLATE = 2**16
-"""Most bytes of a template; published ones have up to 17,000."""
+"""Maximum bytes of a template; published ones have up to 17,000."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _HANGS = 600
-"""Seconds by the clock after which a process that does not compute is given up: its limit is
-processor time.
-"""
+"""Seconds by the clock after which an idle process is ended: its own limit is processor time."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,8 @@ class ChatTemplate:
 
     Args:
         bos: Name of the token that begins a text; the template's ``bos_token``.
-        eos: Name of the token that ends it; ``eos_token``.
-        source: Its origin, for messages.
+        eos: Name of the token that ends a text; ``eos_token``.
+        source: Origin of the template, for messages.
     """
 
     text: str
@@ -56,7 +53,7 @@ class ChatTemplate:
 
     def __post_init__(self) -> None:
         size = len(self.text.encode(errors="replace"))
-        if not size <= LARGEST_TEMPLATE:
+        if size > LARGEST_TEMPLATE:
             raise InputError(
                 got=f"{self.source} of {size:,} bytes",
                 expected=f"at most {LARGEST_TEMPLATE:,}",
@@ -69,16 +66,17 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """The text of a conversation.
+        """Return the text of a conversation.
 
         Args:
-            messages: Each with ``"role"`` and usually ``"content"``; a key that holds None is left
+            messages: Messages with ``"role"`` and usually ``"content"``; keys with None are left
                 out.
-            add_generation_prompt: Whether the beginning of the assistant's next message follows.
-            variables: Others that the template reads, such as ``tools`` or ``enable_thinking``.
+            add_generation_prompt: Add the beginning of the assistant's next message.
+            variables: Further variables of the template, such as ``tools`` or ``enable_thinking``.
         """
-        named = {"bos_token": self.bos, "eos_token": self.eos}
-        given = {name: value for name, value in named.items() if value is not None} | {
+        tokens = {"bos_token": self.bos, "eos_token": self.eos}
+        all_variables = {
+            **{name: token for name, token in tokens.items() if token is not None},
             "messages": list(map(_as_read, messages)),
             "tools": None,
             "documents": None,
@@ -89,7 +87,7 @@ class ChatTemplate:
             request = json.dumps(
                 {
                     "template": self.text,
-                    "variables": given,
+                    "variables": all_variables,
                     "seconds": allowed(template_process.SECONDS),
                     "directories": _directories_of_jinja(),
                 }
@@ -116,46 +114,43 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> list[int]:
-        """The tokens of a conversation, ``tokenizer.begin`` once at their beginning, as with
-        llama.cpp.
+        """Return the tokens of a conversation, with ``tokenizer.begin`` once at the beginning.
 
-        With transformers it is there only where the template writes it. What the template writes is
-        read with the names of special tokens. In messages of others than the assistant these names
-        stay text: writing ``<|im_end|>`` does not end a message.
+        ``begin`` is added as in llama.cpp; transformers has it only where the template writes it.
+        Names of special tokens in the template's own text become these tokens. In messages, except
+        the assistant's, they stay text: writing ``<|im_end|>`` does not end a message.
         """
-        written = json.dumps(list(messages), ensure_ascii=False, default=str)
-        mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in written)
+        content = json.dumps(list(messages), ensure_ascii=False, default=str)
+        mark = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in content)
         names = sorted(filter(None, tokenizer.specials), key=len, reverse=True)
         pattern = "|".join(map(re.escape, names)) or "(?!)"
-        kept = [
-            each if each.get("role") == "assistant" else _marked(each, pattern, mark)
-            for each in messages
-        ]
-        text = whole_text(self.render(kept, add_generation_prompt, **variables))
-        tokens = tokenizer.prompt(text, mark if mark in text else "")
-        ids = {*tokenizer.specials.values()}
-        found = [each for each in tokens if each in ids]
-        names = re.findall(pattern, text)
-        escaped = f"\\u{ord(mark):04x}" in text
-        fix = "Pass no special token's name."
-        if escaped:
+        marked_messages = []
+        for message in messages:
+            if message.get("role") != "assistant":
+                message = _marked(message, pattern, mark)
+            marked_messages.append(message)
+        text = whole_text(self.render(marked_messages, add_generation_prompt, **variables))
+        if f"\\u{ord(mark):04x}" in text:
             raise InputError(
                 got="a template that writes letters as numbers",
                 expected="text as it is",
-                fix=fix,
+                fix="Pass no special token's name.",
             )
-        right = mark not in text or found == list(map(tokenizer.special, names))
-        if not right:
+        if mark not in text:
+            return tokenizer.begun(tokenizer.prompt(text, ""))
+        tokens = tokenizer.prompt(text, mark)
+        special_ids = {*tokenizer.specials.values()}
+        special_tokens = [token for token in tokens if token in special_ids]
+        if special_tokens != [tokenizer.special(name) for name in re.findall(pattern, text)]:
             raise InputError(
                 got="a tokenizer that looks for special tokens in some places only",
                 expected="one that finds all",
-                fix=fix,
+                fix="Pass no special token's name.",
             )
         return tokenizer.begun(tokens)
 
     def _answer(self, request: str) -> dict[str, Any]:
-        # -I -S: neither modules beside the script nor what the environment runs at the start of an
-        # interpreter.
+        # -I -S: without modules beside the script, and without the environment's start-up code.
         command = [sys.executable, "-I", "-S", template_process.__file__]
         try:
             done = subprocess.run(
@@ -165,28 +160,30 @@ class ChatTemplate:
             return {"error": f"no process: {error}"}
         except subprocess.TimeoutExpired:
             return {
-                "error": f"no text after {_HANGS} s by the clock, most of which its process was waiting"
+                "error": (
+                    f"no text after {_HANGS} s by the clock, most of which its process was waiting"
+                )
             }
         if done.returncode != 0:
             return {"error": _ending(done.returncode, done.stderr.decode(errors="replace"))}
         try:
             answer = json.loads(done.stdout.splitlines()[-1])
         except (IndexError, ValueError):
+            answer = None
+        if not isinstance(answer, dict):
             return {"error": "a process that ended without an answer"}
-        if isinstance(answer, dict):
-            return answer
-        return {"error": "a process that ended without an answer"}
+        return answer
 
 
 def _directories_of_jinja() -> list[str]:
-    """The directories from which Jinja2 and what it needs are imported."""
+    """Return the directories from which Jinja2 and its dependency are imported."""
     specs = [find_spec(name) for name in ("jinja2", "markupsafe")]
     origins = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
     return sorted({str(Path(origin).parents[1]) for origin in origins})
 
 
 def _ending(status: int, complaints: str) -> str:
-    """Why a process ended without an answer."""
+    """Return the reason why a process ended without an answer."""
     if status in (template_process.TIME_IS_UP, -getattr(signal, "SIGXCPU", 0)):
         return f"no text within {template_process.SECONDS} s of processor time"
     if status < 0:
@@ -200,34 +197,27 @@ def _ending(status: int, complaints: str) -> str:
 
 
 def template_from_gguf(metadata: Mapping[str, Any], source: str) -> ChatTemplate | None:
-    """The chat template in a GGUF file's metadata, of several the default one; None if there is
-    none.
-    """
+    """Return the (default) chat template in a GGUF file's metadata; None without."""
     tokens = metadata.get("tokenizer.ggml.tokens", ())
 
     def token(kind: str) -> str | None:
-        found = metadata.get(f"tokenizer.ggml.{kind}_token_id")
-        if isinstance(found, int) and 0 <= found < len(tokens):
-            return str(tokens[found])
+        index = metadata.get(f"tokenizer.ggml.{kind}_token_id")
+        if isinstance(index, int) and 0 <= index < len(tokens):
+            return str(tokens[index])
         return None
 
     return _template(metadata.get("tokenizer.chat_template"), token("bos"), token("eos"), source)
 
 
 def template_from_directory(directory: Path | str) -> ChatTemplate | None:
-    """The template of a directory, of several the default one: ``chat_template.jinja`` or in
-    ``tokenizer_config.json``; None without."""
+    """Return the (default) chat template of a directory; None without.
+
+    It is in ``chat_template.jinja``, or else in ``tokenizer_config.json``.
+    """
     for place in tokenizer_places(local_path(directory)):
         config = read_tokenizer_config(place)
-        text = config.get("chat_template")
+        text = _default_template(config.get("chat_template"))
         file = place / "chat_template.jinja"
-        if isinstance(text, list):
-            named = (
-                each for each in text if isinstance(each, dict) and each.get("name") == "default"
-            )
-            text = next(named, {}).get("template")
-        elif isinstance(text, dict):
-            text = text.get("default")
         if file.is_file():
             text = read_bytes(file, LARGEST_TEMPLATE, inside=True).decode("utf-8", errors="replace")
         if text is not None:
@@ -236,8 +226,20 @@ def template_from_directory(directory: Path | str) -> ChatTemplate | None:
     return None
 
 
+def _default_template(templates: Any) -> Any:
+    """Return the one called "default" of several templates, or the only one."""
+    if isinstance(templates, dict):
+        return templates.get("default")
+    if isinstance(templates, list):
+        for template in templates:
+            if isinstance(template, dict) and template.get("name") == "default":
+                return template.get("template")
+        return None
+    return templates
+
+
 def _template(text: Any, bos: str | None, eos: str | None, source: str) -> ChatTemplate | None:
-    if text is None or (isinstance(text, str) and not text):  # some files of GGUF have an empty one
+    if text is None or text == "":  # some GGUF files have an empty one
         return None
     if not isinstance(text, str):
         raise InputError(
@@ -249,26 +251,24 @@ def _template(text: Any, bos: str | None, eos: str | None, source: str) -> ChatT
 
 
 def _as_read(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message without keys that hold None, and its reasoning under the names that templates read,
-    as in transformers.
-    """
+    """Return a message as templates read it: without None, and with the names of its reasoning."""
     if not isinstance(message, Mapping):
         return message
-    given = {name: value for name, value in message.items() if value is not None}
-    said = next((given[name] for name in _REASONING if name in given), None)
-    if said is None:
-        return given
-    return {"thinking": said, **given, "reasoning_content": said}
+    fields = {name: value for name, value in message.items() if value is not None}
+    reasoning = next((fields[name] for name in _REASONING if name in fields), None)
+    if reasoning is None:
+        return fields
+    return {"thinking": reasoning, **fields, "reasoning_content": reasoning}
 
 
 def _marked(value: Any, pattern: str, mark: str) -> Any:
-    """``value`` with marks within and after the names of special tokens, so that they are none."""
+    """Return ``value`` with marks in the names of special tokens, so that they stay text."""
     if isinstance(value, str):
         return re.sub(pattern, lambda name: mark.join([*name[0], ""]), value)
     if isinstance(value, Mapping):  # keys too: a template may write a tool's answer out as JSON
         return {
-            _marked(key, pattern, mark): _marked(each, pattern, mark) for key, each in value.items()
+            _marked(key, pattern, mark): _marked(item, pattern, mark) for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_marked(each, pattern, mark) for each in value]
+        return [_marked(item, pattern, mark) for item in value]
     return value

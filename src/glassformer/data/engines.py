@@ -1,9 +1,8 @@
-"""Engines of the library tokenizers: their failures and their time, which depend on a file and a
-text.
+"""Engines of the library tokenizers: their failures and their time.
 
-A regular expression of a file may backtrack. The library gives up a single match after ten million
-steps, by an error that is no :class:`Exception`; a text may have many such matches, and no call can
-be interrupted.
+Failures and time depend on a file and a text. A regular expression in a file may backtrack. After
+ten million steps, the library gives up a match with an error that is no :class:`Exception`. A text
+may have many such matches, and no call can be interrupted.
 """
 
 import re
@@ -28,9 +27,7 @@ _REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d+,\})")
 
 @contextmanager
 def engine_errors(source: str, action: str) -> Iterator[None]:
-    """Raise :class:`~glassformer.errors.InputError` where the engine of ``source`` fails within
-    itself.
-    """
+    """Raise :class:`~glassformer.errors.InputError` if the engine of ``source`` fails."""
     try:
         yield
     except BaseException as error:
@@ -40,45 +37,46 @@ def engine_errors(source: str, action: str) -> Iterator[None]:
 
 
 def _failure(source: str, action: str, error: BaseException) -> InputError:
-    got = f"{source}, which fails when {action}: {first_line(error)}"
-    return InputError(got, "regular expressions that can split any text", _FIX)
+    return InputError(
+        got=f"{source}, which fails when {action}: {first_line(error)}",
+        expected="regular expressions that can split any text",
+        fix=_FIX,
+    )
 
 
 def encoding_of(
     engine: tokenizers.Tokenizer, text: str, source: str, backtracks: bool
 ) -> tokenizers.Encoding:
-    """The engine's encoding of ``text``, without special tokens; ``backtracks`` as
-    :func:`may_backtrack` gives it.
+    """Return the engine's encoding of ``text``, without special tokens.
+
+    ``backtracks`` is the result of :func:`may_backtrack`.
 
     Raises:
-        InputError: The engine fails, or takes very long.
+        InputError: If the engine fails or takes very long.
     """
+    # Not with engine_errors(): a context manager takes a tenth of a short text's time.
     try:
         if backtracks:
             _require_fast(engine, text, source)
         return engine.encode(text, add_special_tokens=False)
-    except (
-        BaseException
-    ) as error:  # without a context manager, which would take a tenth of a short text's time
+    except BaseException as error:
         if not is_panic(error):
             raise
         raise _failure(source, f"it splits a text of {len(text):,} characters", error) from error
 
 
 def may_backtrack(content: Mapping[str, Any]) -> bool:
-    """Whether a ``tokenizer.json`` has a regular expression that repeats a group, or that has more
-    than two repetitions in a row.
+    """Return whether a ``tokenizer.json`` has a regular expression that may take very long.
 
-    Those of published models rarely do, and split a text in time that is proportional to its
-    length.
+    Such an expression repeats a group, or has more than two repetitions in a row. Expressions of
+    published models rarely do: they split a text in time proportional to its length.
     """
-    return any(
-        map(_backtracks, _expressions([content.get("normalizer"), content.get("pre_tokenizer")]))
-    )
+    parts = [content.get("normalizer"), content.get("pre_tokenizer")]
+    return any(map(_backtracks, _expressions(parts)))
 
 
 def _expressions(content: Any) -> Iterator[str]:
-    """The regular expressions in a part of a ``tokenizer.json``."""
+    """Yield the regular expressions in a part of a ``tokenizer.json``."""
     if isinstance(content, dict):
         if isinstance(content.get("Regex"), str):
             yield content["Regex"]
@@ -90,14 +88,12 @@ def _expressions(content: Any) -> Iterator[str]:
 
 def _backtracks(expression: str) -> bool:
     plain = _CLASS.sub("x", _ESCAPE.sub("x", expression))
-    most = max(len(_UNBOUNDED.findall(alternative)) for alternative in plain.split("|"))
-    return most > 2 or _REPEATED_GROUP.search(plain) is not None
+    repetitions = max(len(_UNBOUNDED.findall(alternative)) for alternative in plain.split("|"))
+    return repetitions > 2 or _REPEATED_GROUP.search(plain) is not None
 
 
 def _require_fast(engine: tokenizers.Tokenizer, text: str, source: str) -> None:
-    """Refuse a text whose beginning takes too long. Twice the length takes only a few times as
-    long.
-    """
+    """Refuse a text whose beginning takes too long; beginnings double in length."""
     budget = Budget(SECONDS)
     length = _PREFIX
     while length < len(text):

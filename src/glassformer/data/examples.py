@@ -17,9 +17,7 @@ from glassformer.errors import InputError
 
 CLASSES = ("negative", "positive")
 KINDS = ("plain", "negation", "contrast", "irony")
-"""What decides a review's class: its words; negated words; the last clause; the opposite of the
-words.
-"""
+"""Kinds of reviews, by what decides the class: words, negation, the last clause, the opposite."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Example:
 
     text: str
     label: int
-    """The number of its class, from 0; by default 0 is negative and 1 positive."""
+    """Number of the class, from 0; by default 0 is negative and 1 positive."""
     kind: str = "plain"
     """One of :data:`KINDS`."""
 
@@ -45,14 +43,14 @@ class SentimentData:
     def __post_init__(self) -> None:
         for name in ("train", "validation", "test"):
             part = getattr(self, name)
-            if len(part) <= 0:
+            if len(part) == 0:
                 raise InputError(
                     got=f"no {name} examples",
                     expected="at least one in each part",
                     fix="Split with split_by_text.",
                 )
             labels = {example.label for example in part}
-            if not labels <= set(range(len(self.classes))):
+            if labels - set(range(len(self.classes))):
                 raise InputError(
                     got=f"the labels {sorted(labels)} in {name}",
                     expected=(
@@ -64,16 +62,15 @@ class SentimentData:
 
 
 def normalized(text: str) -> str:
-    """The form in which texts are compared: without spaces and punctuation, so that "It's good!"
-    equals "it 's good".
+    """Return the form in which texts are compared: without spaces and punctuation.
 
-    Letters in lower case with their marks, digits and symbols stay, in any script: they distinguish
-    texts. Vowel signs, tones and emoji do, and so does the place of a point between two digits: 1.5
-    is not 15. A text without any of these is kept as it is.
+    So "It's good!" equals "it 's good". Letters in lower case with their marks, digits and symbols
+    stay, in any script, because they distinguish texts. So do vowel signs, tones, emoji and a point
+    between two digits: 1.5 is not 15. A text without any of these is not changed.
     """
     plain = unified(text)
     if not plain.isascii():
-        # An accent by itself is an apostrophe, as in it´s.
+        # An accent without a letter is an apostrophe, as in it´s.
         plain = " ".join("".join(dropwhile(is_mark, word)) for word in plain.split())
     # A symbol between two numbers keeps them apart without their punctuation.
     separated = re.sub(r"(?<=\d)(?=\W+\d)", "|", plain)
@@ -87,15 +84,14 @@ def _distinguishes(sign: str) -> bool:
 
 
 def fingerprint(data: SentimentData) -> str:
-    """SHA-256 of the class names and of the texts and labels of each part in order, as 64
-    hexadecimal digits.
-    """
+    """Return the SHA-256 of class names, texts and labels in order, as 64 hexadecimal digits."""
     parts = [
         [[example.text, example.label] for example in part]
         for part in (data.train, data.validation, data.test)
     ]
-    # As ASCII, since an unpaired surrogate has no UTF-8 encoding.
-    return hashlib.sha256(json.dumps([data.classes, parts]).encode("ascii")).hexdigest()
+    # JSON in ASCII, since an unpaired surrogate has no UTF-8 encoding.
+    content = json.dumps([data.classes, parts]).encode("ascii")
+    return hashlib.sha256(content).hexdigest()
 
 
 def split_by_text(
@@ -125,7 +121,7 @@ def split_by_text(
             deficits[largest] -= len(rows)
             parts[largest] += rows
     for part, fraction in zip(parts, fractions, strict=True):
-        if len(part) <= 0:
+        if len(part) == 0:
             raise InputError(
                 got=(
                     f"{len(groups)} different texts for {len(fractions)} parts, none of them in a "
@@ -138,6 +134,6 @@ def split_by_text(
 
 
 def leaked(train: Iterable[Example], held_out: Iterable[Example]) -> tuple[Example, ...]:
-    """The held-out examples whose text (:func:`normalized`) is in ``train`` too."""
+    """Return the held-out examples whose text (:func:`normalized`) is in ``train`` too."""
     known = {normalized(example.text) for example in train}
     return tuple(example for example in held_out if normalized(example.text) in known)

@@ -1,13 +1,13 @@
 """The tokenizer in the metadata of a GGUF file.
 
-``tokenizer.ggml.model`` names one of two kinds. ``gpt2`` merges bytes in the order of a list,
-within the parts into which the patterns of ``tokenizer.ggml.pre`` split a text. ``llama``,
-SentencePiece's byte-pair encoding, merges
-characters of the whole text: each time the two neighbours whose union has the highest score.
+``tokenizer.ggml.model`` names one of two kinds. ``gpt2`` splits a text by the patterns of
+``tokenizer.ggml.pre``, and merges bytes within these parts in the order of a list. ``llama``,
+SentencePiece's byte-pair encoding, merges characters of the whole text: always the two neighbours
+whose union has the highest score.
 
-Source: llama.cpp, src/llama-vocab.cpp, whose tokens these are. Where its patterns approximate a
-published one because its regular expressions lack a feature (``gpt-4o``, ``tekken``,
-``deepseek-coder``), the published one is used.
+Source: llama.cpp, src/llama-vocab.cpp, which gives the same tokens. Some of its patterns
+approximate a published one because its regular expressions lack a feature (``gpt-4o``, ``tekken``,
+``deepseek-coder``); then the published one is used.
 """
 
 from __future__ import annotations
@@ -45,18 +45,20 @@ from glassformer.text import short
 MOST_TOKENS = 2**20
 MOST_MERGES = 2**20
 LONGEST_TOKEN = 1024
-"""Characters; runs of spaces have up to 512."""
+"""Maximum characters of a token; runs of spaces have up to 512."""
 LONGEST_SCORED = 256
 MOST_SCORED = 2**22
-"""Characters of a token that has a score, and of all of them: the work grows with the product."""
+"""Maximum characters of a token with a score, and of all: the work grows with the product."""
 
 _NO_PRE = (
     "does not say how its tokenizer splits a text (tokenizer.ggml.pre, since May 2024): it is "
-    "split in llama.cpp's "
-    "default way, which may not be the model's. Take a newer file, or pass the model's "
-    "tokenizer.json as tokenizer."
+    "split in llama.cpp's default way, which may not be the model's. Take a newer file, or pass "
+    "the model's tokenizer.json as tokenizer."
 )
-_FIX = "Pass tokenizer=, or --tokenizer: the model's tokenizer.json, its name on the hub, or 'numbers' for token ids."
+_FIX = (
+    "Pass tokenizer=, or --tokenizer: the model's tokenizer.json, its name on the hub, or "
+    "'numbers' for token ids."
+)
 
 UNKNOWN = 2
 CONTROL = 3
@@ -67,7 +69,10 @@ UNUSED = 5
 _CONTRACTION = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 _END = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
-_LLAMA3 = rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_END}"
+_LLAMA3 = (
+    rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_END}"
+)
 _QWEN2 = _LLAMA3.replace("{1,3}", "")
 _DEEPSEEK3 = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
@@ -80,9 +85,8 @@ _LLAMA3_NAMES = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lf
 # Each pattern splits the parts that the ones before it left.
 _PATTERNS: dict[str, tuple[str, ...]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
-    "gpt-2 phi-2 gigachat a.x-4.0 mellum modern-bert exaone4 mpt olmo jais trillion granite-docling": (
-        _GPT2,
-    ),
+    "gpt-2 phi-2 gigachat a.x-4.0 mellum modern-bert exaone4 mpt olmo": (_GPT2,),
+    "jais trillion granite-docling": (_GPT2,),
     "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": (r"\p{N}", _GPT2),
     _LLAMA3_NAMES: (_LLAMA3,),
     "dbrx smaug-bpe chatglm-bpe glm4 glm5": (_LLAMA3,),
@@ -97,62 +101,49 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "viking": (_WORDS, r"\p{N}"),
     "seed-coder": (_QWEN2.replace(r"\p{N}]+[\r\n]*", r"\p{N}\r\n]+"),),
 }
-_SPLITS = {name: patterns for names, patterns in _PATTERNS.items() for name in names.split()}
+_SPLITS: dict[str, tuple[str, ...]] = {}
+for _names, _patterns in _PATTERNS.items():
+    _SPLITS |= dict.fromkeys(_names.split(), _patterns)
 _BEGIN = {*_LLAMA3_NAMES.split(), "tekken"}
-"""Names whose texts begin with BOS where the file does not say otherwise."""
+"""Values of ``tokenizer.ggml.pre`` with which a text begins with BOS by default."""
 _WHOLE_WORDS = {*_BEGIN, "glm4", "glm5"}
-"""Names with which a part that is a token is not merged from its bytes."""
+"""Values of ``tokenizer.ggml.pre`` with which a part that is a token is not merged from bytes."""
 
 
 def has_tokenizer(metadata: Mapping[str, Any]) -> bool:
-    """Whether a GGUF file does not say that it has no tokenizer."""
+    """Return whether a GGUF file has a tokenizer."""
     return str(metadata.get("tokenizer.ggml.model")) != "none"
 
 
 def tokenizer_from_gguf(
     metadata: Mapping[str, Any], source: str = "a GGUF file"
 ) -> ReleasedTokenizer:
-    """The tokenizer that a GGUF file's metadata describes.
+    """Return the tokenizer that a GGUF file's metadata describes.
 
-    Its tokens are llama.cpp's but for two things. Names of special tokens in a text stay text, also
-    those that the file marks as "user-defined" (gpt-oss's ``<|channel|>``). Of equal scores, which
-    converters write where they find none, that of the lower id comes first, as in the tokenizer
-    that was converted, and not the leftmost one. A byte without a token of its own is dropped, as
-    there.
+    Its tokens are llama.cpp's, with two exceptions. Names of special tokens in a text stay text,
+    also if the file marks them as "user-defined" (gpt-oss's ``<|channel|>``). Converters write
+    equal scores if they find none. Then the lower id comes first, as in the original tokenizer, and
+    not the leftmost token. As in llama.cpp, a byte without a token is dropped.
     """
     read = _Metadata(metadata, source)
     model = read.value("model", str, "")
     if model not in ("gpt2", "llama"):
         raise InputError(
-            f"{source} with a tokenizer of the kind {short(model)}", "gpt2 or llama", _FIX
+            got=f"{source} with a tokenizer of the kind {short(model)}",
+            expected="gpt2 or llama",
+            fix=_FIX,
         )
-    listed = read.strings("tokens", MOST_TOKENS)
-    tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(listed)]
+    tokens = _read_tokens(read)
     ids = {token: index for index, token in enumerate(tokens)}
-    read.require(
-        0 < len(ids) == len(tokens), f"{len(tokens) - len(ids)} repeated tokens", "different tokens"
-    )
-    longest = max(map(len, tokens))
-    read.require(
-        longest <= LONGEST_TOKEN, f"a token of {longest:,} characters", f"at most {LONGEST_TOKEN:,}"
-    )
-    typed = "tokenizer.ggml.token_type" in metadata
-    if typed:
+    types: Sequence[float] = [1] * len(tokens)
+    if "tokenizer.ggml.token_type" in metadata:
         types = read.numbers("token_type", len(tokens))
-    else:
-        types = [1] * len(tokens)
     phi3 = model == "llama" and metadata.get("general.architecture") == "phi3"
-    specials = {
-        token: index
-        for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
-        if kind in (UNKNOWN, CONTROL)
-        or is_special_name(token, listed=kind == USER_DEFINED)
-        or (phi3 and token == "</s>")
-    }
-    begins = True
-    default_bos = 1
-    default_eos = 2
+    specials = _special_tokens(tokens, types, phi3)
     if model == "llama":
+        begins = True
+        default_bos = 1
+        default_eos = 2
         engine = _scored(read, tokens, ids, specials)
     else:
         pre = read.value("pre", str, "") or "default"
@@ -162,12 +153,10 @@ def tokenizer_from_gguf(
         default_bos = -1
         default_eos = -1
         engine = _by_merges(read, ids, specials, pre)
-    # Phi-3 was trained without the white space after its special tokens, which its template writes.
-    strips: Collection[str]
+    # Phi-3 was trained without the white space that its template writes after special tokens.
+    strips: Collection[str] = ()
     if phi3:
         strips = specials.keys() - {"<unk>", "<s>", "<|endoftext|>"}
-    else:
-        strips = ()
     engine.add_tokens(
         [
             AddedToken(token, normalized=False, special=token in specials, rstrip=token in strips)
@@ -183,12 +172,12 @@ def tokenizer_from_gguf(
         not adds or bos >= 0, "add_bos_token without a bos_token_id", "the id of that token"
     )
     if adds:
-        name = tokens[bos].lstrip("$").replace(":", "")  # both have a meaning there
+        name = tokens[bos].lstrip("$").replace(":", "")  # both have a meaning in a template
         begin = {"id": name, "ids": [bos], "tokens": [tokens[bos]]}
         engine.post_processor = processors.TemplateProcessing(
             single=[name, "$A"], special_tokens=[begin]
         )
-    spelt = piece_reader("ByteLevel" if model == "gpt2" else "ByteFallback")
+    bytes_of = piece_reader("ByteLevel" if model == "gpt2" else "ByteFallback")
 
     def piece(token: int) -> bytes | None:
         if token >= len(tokens):
@@ -196,7 +185,7 @@ def tokenizer_from_gguf(
         verbatim = tokens[token] in specials or (model == "gpt2" and types[token] == USER_DEFINED)
         if verbatim:
             return tokens[token].encode()
-        return spelt(tokens[token])
+        return bytes_of(tokens[token])
 
     return released(
         source,
@@ -209,12 +198,38 @@ def tokenizer_from_gguf(
     )
 
 
+def _read_tokens(read: _Metadata) -> list[str]:
+    """Return the tokens by id; empty ones get a name."""
+    spellings = read.strings("tokens", MOST_TOKENS)
+    tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(spellings)]
+    num_repeated = len(tokens) - len(set(tokens))
+    read.require(num_repeated == 0, f"{num_repeated} repeated tokens", "different tokens")
+    longest = max(map(len, tokens))
+    read.require(
+        longest <= LONGEST_TOKEN, f"a token of {longest:,} characters", f"at most {LONGEST_TOKEN:,}"
+    )
+    return tokens
+
+
+def _special_tokens(tokens: Sequence[str], types: Sequence[float], phi3: bool) -> dict[str, int]:
+    specials = {}
+    for index, (token, kind) in enumerate(zip(tokens, types, strict=True)):
+        is_special = (
+            kind in (UNKNOWN, CONTROL)
+            or is_special_name(token, listed=kind == USER_DEFINED)
+            or (phi3 and token == "</s>")
+        )
+        if is_special:
+            specials[token] = index
+    return specials
+
+
 def byte_vocabulary() -> dict[str, Any]:
-    """The ``tokenizer.ggml.*`` of a model whose 256 tokens are bytes, such as ``glassformer train``
-    makes of a text.
+    """Return the ``tokenizer.ggml.*`` of a model whose 256 tokens are bytes.
+
+    ``glassformer train`` makes such models of a text.
     """
-    spelt = piece_reader("ByteLevel")
-    tokens = sorted(pre_tokenizers.ByteLevel.alphabet(), key=spelt)
+    tokens = sorted(pre_tokenizers.ByteLevel.alphabet(), key=piece_reader("ByteLevel"))
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
@@ -227,100 +242,110 @@ def byte_vocabulary() -> dict[str, Any]:
 def gguf_vocabulary(
     tokenizer: ReleasedTokenizer, vocab_size: int, ends: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """The ``tokenizer.ggml.*`` of a tokenizer that merges bytes, for :func:`tokenizer_from_gguf`
-    and llama.cpp.
+    """Return the ``tokenizer.ggml.*`` of a byte-level tokenizer, for this module and llama.cpp.
 
-    No key says that a text is normalised to NFC first, as Qwen's is: llama.cpp does not do it.
+    GGUF has no key for a normalisation to NFC, such as Qwen's: llama.cpp does not do it.
 
     Args:
-        tokenizer: Of a ``tokenizer.json``.
-        vocab_size: The model's; tokens that the tokenizer lacks are filled up.
+        tokenizer: Tokenizer of a ``tokenizer.json``.
+        vocab_size: Number of the model's tokens; those that the tokenizer lacks are filled up.
         ends: Tokens that end a text or a turn, the most important first. The file names three;
             others are known by their names.
     """
-    if tokenizer.json is None:
-        content = {}
-    else:
-        content = json.loads(tokenizer.json())
-    model = content.get("model", {})
-    added = content.get("added_tokens", [])
-    patterns = _patterns_of(content.get("pre_tokenizer") or {})
-    named = (
-        name
-        for name, known in _SPLITS.items()
-        if tuple(map(_plain, known)) == patterns
-        and (name in _WHOLE_WORDS) == bool(model.get("ignore_merges"))
-    )
-    pre = next(named, None)
-    lacking = {
-        "no byte-level merges": model.get("type") != "BPE" or bool(model.get("byte_fallback")),
-        "affixes of words": any(
-            model.get(each) for each in ("continuing_subword_prefix", "end_of_word_suffix")
-        ),
-        "a normalizer other than NFC": (content.get("normalizer") or {"type": "NFC"})["type"]
-        != "NFC",
-        "tokens that take white space": any(
-            each[side] for each in added for side in ("lstrip", "rstrip")
-        ),
-        f"{len(tokenizer.begin)} tokens before a text": len(tokenizer.begin) > 1,
-        "patterns that no tokenizer.ggml.pre names": pre is None,
-    }
-    fault = next((name for name, found in lacking.items() if found), None)
-    if fault is not None:
-        raise InputError(
-            got=f"{tokenizer.source} with {fault}",
-            expected="a tokenizer that GGUF can hold",
-            fix="Remove it from the directory for a file that takes token ids.",
-        )
+    content = {} if tokenizer.json is None else json.loads(tokenizer.json())
+    pre = _pre_name(content)
+    _check_convertible(tokenizer, content, pre)
+    model = content["model"]
     tokens = [f"[PAD{token}]" for token in range(vocab_size)]
     types = [UNUSED] * vocab_size
-    kinds = {each["content"]: CONTROL if each["special"] else USER_DEFINED for each in added}
-    for token, index in {
-        **model["vocab"],
-        **{each["content"]: each["id"] for each in added},
-    }.items():
+    ids = dict(model["vocab"])
+    kinds = {}
+    for entry in content.get("added_tokens", []):
+        ids[entry["content"]] = entry["id"]
+        kinds[entry["content"]] = CONTROL if entry["special"] else USER_DEFINED
+    for token, index in ids.items():
         if index < vocab_size:
-            tokens[index], types[index] = token, kinds.get(token, 1)
+            tokens[index] = token
+            types[index] = kinds.get(token, 1)
     ends = sorted(dict.fromkeys(ends), key=lambda end: (end != ends[0], tokens[end] in END_NAMES))
-    found = {
+    fields: dict[str, Any] = {
         "model": "gpt2",
         "pre": pre,
         "tokens": tokens,
         "token_type": types,
         "merges": [" ".join(merge) for merge in model["merges"]],
         "add_bos_token": bool(tokenizer.begin),
-        **({"bos_token_id": tokenizer.begin[0]} if tokenizer.begin else {}),
-        **{
-            f"{kind}_token_id": token
-            for kind, token in zip(("eos", "eot", "eom"), ends, strict=False)
-        },
     }
-    return {f"tokenizer.ggml.{name}": value for name, value in found.items()}
+    if tokenizer.begin:
+        fields["bos_token_id"] = tokenizer.begin[0]
+    for kind, token in zip(("eos", "eot", "eom"), ends, strict=False):
+        fields[f"{kind}_token_id"] = token
+    return {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
+
+
+def _pre_name(content: Mapping[str, Any]) -> str | None:
+    """Return the value of ``tokenizer.ggml.pre`` for a ``tokenizer.json``; None if none fits."""
+    patterns = _patterns_of(content.get("pre_tokenizer") or {})
+    ignores_merges = bool(content.get("model", {}).get("ignore_merges"))
+    for name, known_patterns in _SPLITS.items():
+        same_patterns = tuple(map(_plain, known_patterns)) == patterns
+        if same_patterns and (name in _WHOLE_WORDS) == ignores_merges:
+            return name
+    return None
+
+
+def _check_convertible(
+    tokenizer: ReleasedTokenizer, content: Mapping[str, Any], pre: str | None
+) -> None:
+    """Refuse a ``tokenizer.json`` with parts that GGUF has no key for."""
+    model = content.get("model", {})
+    normalizer = content.get("normalizer") or {"type": "NFC"}
+    affixes = ("continuing_subword_prefix", "end_of_word_suffix")
+    if model.get("type") != "BPE" or model.get("byte_fallback"):
+        fault = "no byte-level merges"
+    elif any(model.get(affix) for affix in affixes):
+        fault = "affixes of words"
+    elif normalizer["type"] != "NFC":
+        fault = "a normalizer other than NFC"
+    elif any(entry["lstrip"] or entry["rstrip"] for entry in content.get("added_tokens", [])):
+        fault = "tokens that take white space"
+    elif len(tokenizer.begin) > 1:
+        fault = f"{len(tokenizer.begin)} tokens before a text"
+    elif pre is None:
+        fault = "patterns that no tokenizer.ggml.pre names"
+    else:
+        return
+    raise InputError(
+        got=f"{tokenizer.source} with {fault}",
+        expected="a tokenizer that GGUF can hold",
+        fix="Remove it from the directory for a file that takes token ids.",
+    )
 
 
 def _patterns_of(pre_tokenizer: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The patterns by which a byte-level tokenizer splits a text; None for other ways."""
-    found = []
-    for each in pre_tokenizer.get("pretokenizers", [pre_tokenizer]):
-        match each:
+    """Return the patterns by which a byte-level tokenizer splits a text; None for other ways."""
+    patterns = []
+    for part in pre_tokenizer.get("pretokenizers", [pre_tokenizer]):
+        match part:
             case {
                 "type": "Split",
                 "pattern": {"Regex": pattern},
                 "behavior": "Isolated",
                 "invert": False,
             }:
-                found.append(_plain(pattern))
+                patterns.append(_plain(pattern))
             case {"type": "Digits", "individual_digits": True}:
-                found.append(r"\p{N}")
+                patterns.append(r"\p{N}")
             case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": use_regex}:
-                found += [_plain(_GPT2)] if use_regex else []
+                if use_regex:
+                    patterns.append(_plain(_GPT2))
             case _:
                 return None
-    return tuple(found)
+    return tuple(patterns)
 
 
 def _plain(pattern: str) -> str:
-    """A pattern in the spelling of this file. White space that it leaves is a part in any case."""
+    """Return a pattern in the spelling of this module; white space that it leaves is a part."""
     return pattern.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)", _CONTRACTION).removesuffix(r"|\s+")
 
 
@@ -329,19 +354,22 @@ def _by_merges(
 ) -> Tokenizer:
     if pre not in _SPLITS:
         raise InputError(
-            f"{read.source} with tokenizer.ggml.pre = {short(pre)}", ", ".join(_SPLITS), _FIX
+            got=f"{read.source} with tokenizer.ggml.pre = {short(pre)}",
+            expected=", ".join(_SPLITS),
+            fix=_FIX,
         )
     pairs: list[tuple[str, str]] = []
     for merge in read.strings("merges", MOST_MERGES, least=0):
         # The first part may begin with a space.
         cut = merge.find(" ", 1)
-        pair = merge[:cut], merge[cut + 1 :]
-        if not (cut > 0 and pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids):
+        first = merge[:cut]
+        second = merge[cut + 1 :]
+        if not (cut > 0 and first in ids and second in ids and first + second in ids):
             read.require(False, f"the merge {short(merge)}", "two tokens that together are one")
         # No text encodes to a special token.
-        if pair[0] + pair[1] not in specials:
-            pairs.append(pair)
-    # Of a repeated merge the first counts.
+        if first + second not in specials:
+            pairs.append((first, second))
+    # dict.fromkeys: the first of repeated merges counts.
     engine = Tokenizer(
         models.BPE(vocab=ids, merges=list(dict.fromkeys(pairs)), ignore_merges=pre in _WHOLE_WORDS)
     )
@@ -355,9 +383,7 @@ def _by_merges(
 def _scored(
     read: _Metadata, tokens: list[str], ids: dict[str, int], specials: Mapping[str, int]
 ) -> Tokenizer:
-    """SentencePiece's encoding: the merges are all ways to cut a token in two, the token of the
-    highest score first.
-    """
+    """Return SentencePiece's encoding; merges make the token of the highest score first."""
     missing = next((byte for byte in range(256) if f"<0x{byte:02X}>" not in ids), None)
     read.require(missing is None, f"no token for the byte {missing}", "all of <0x00> to <0xFF>")
     scores = read.numbers("scores", len(tokens))
@@ -388,8 +414,14 @@ def _scored(
     engine.normalizer = normalizers.Sequence(
         [*[normalizers.Prepend(SPACE)] * prefix, normalizers.Replace(" ", SPACE)]
     )
-    joined = decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()
-    engine.decoder = decoders.Sequence([*joined, decoders.Strip(" ", prefix, 0)])
+    engine.decoder = decoders.Sequence(
+        [
+            decoders.Replace(SPACE, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", prefix, 0),
+        ]
+    )
     return engine
 
 
@@ -409,41 +441,44 @@ class _Metadata:
             )
 
     def value(self, name: str, kind: type, default: Any) -> Any:
-        found = self._metadata.get(f"tokenizer.ggml.{name}", default)
+        value = self._metadata.get(f"tokenizer.ggml.{name}", default)
         self.require(
-            isinstance(found, kind),
-            f"tokenizer.ggml.{name} = {short(str(found))}",
+            isinstance(value, kind),
+            f"tokenizer.ggml.{name} = {short(str(value))}",
             f"a {kind.__name__}",
         )
-        return found
+        return value
 
     def token(self, kind: str, count: int, default: int) -> int:
-        """An id; -1 for none."""
-        found = int(self.value(f"{kind}_token_id", int, default))
-        return found if 0 <= found < count else -1
+        """Return a token's id; -1 if there is none."""
+        token = int(self.value(f"{kind}_token_id", int, default))
+        return token if 0 <= token < count else -1
 
     def strings(self, name: str, most: int, least: int = 1) -> list[str]:
-        found = self._list(name, least, most)
-        self._convert(lambda: "".join(found).encode(), name, "strings")
-        return found
+        strings = self._list(name, least, most)
+        self._convert(lambda: "".join(strings).encode(), name, "strings")
+        return strings
 
     def numbers(self, name: str, count: int) -> list[float]:
-        found = self._list(name, count, MOST_TOKENS)
+        values = self._list(name, count, MOST_TOKENS)
         numbers: list[float] = self._convert(
-            lambda: [float(each) for each in found[:count]], name, "numbers"
+            lambda: [float(value) for value in values[:count]], name, "numbers"
         )
         return numbers
 
     def _list(self, name: str, least: int, most: int) -> list[Any]:
-        found: Any = self._metadata.get(f"tokenizer.ggml.{name}")
+        entries: Any = self._metadata.get(f"tokenizer.ggml.{name}")
         self.require(
-            hasattr(found, "__len__") and not isinstance(found, str),
+            hasattr(entries, "__len__") and not isinstance(entries, str),
             f"no list tokenizer.ggml.{name}",
             "one",
         )
-        got = f"{len(found):,} entries of tokenizer.ggml.{name}"
-        self.require(least <= len(found) <= most, got, f"{least:,} to {most:,}")
-        return list(found)
+        self.require(
+            least <= len(entries) <= most,
+            f"{len(entries):,} entries of tokenizer.ggml.{name}",
+            f"{least:,} to {most:,}",
+        )
+        return list(entries)
 
     def _convert(self, convert: Callable[[], Any], name: str, kind: str) -> Any:
         try:

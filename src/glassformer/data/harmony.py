@@ -1,5 +1,4 @@
-"""The harmony format of gpt-oss's conversations: messages to tokens, and the tokens of a reply to
-messages.
+"""The harmony format of gpt-oss's conversations: messages to tokens, and replies to messages.
 
 A message is ``<|start|>{header}<|message|>{content}<|end|>``. A header is a role and, for the
 assistant, a channel: ``analysis`` for its reasoning, ``commentary`` for tool calls, ``final`` for
@@ -32,7 +31,7 @@ CONSTRAIN = "<|constrain|>"
 FORMAT_TOKENS = (START, CHANNEL, MESSAGE, END, RETURN, CALL)
 """Special tokens that a tokenizer must have."""
 STOPS = (RETURN, CALL)
-"""They end the assistant's turn."""
+"""Special tokens that end the assistant's turn."""
 ANALYSIS = "analysis"
 COMMENTARY = "commentary"
 FINAL = "final"
@@ -43,19 +42,17 @@ KNOWLEDGE_CUTOFF = "2024-06"
 
 @config
 class Setting:
-    """The beginning of a conversation: the system message, and a developer message if there are
-    instructions.
-    """
+    """The beginning of a conversation: the system message, and a developer message if needed."""
 
     effort: Effort = "medium"
-    """How much the model reasons before it answers."""
+    """Amount of reasoning before the answer."""
     date: str | None = None
-    """The current date, such as ``"2025-06-28"``."""
+    """Current date, such as ``"2025-06-28"``."""
     instructions: str = ""
-    """What other programs call the system prompt."""
+    """Instructions of the developer message; other programs call them the system prompt."""
 
     def messages(self) -> list[Message]:
-        """The system message and, if there are instructions, the developer message."""
+        """Return the system message and, if there are instructions, the developer message."""
         about = [IDENTITY, f"Knowledge cutoff: {KNOWLEDGE_CUTOFF}"]
         if self.date is not None:
             about.append(f"Current date: {self.date}")
@@ -88,7 +85,7 @@ class Message:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if self.role == "tool" and not bool(self.name):
+        if self.role == "tool" and not self.name:
             raise InputError(
                 got="a tool without a name",
                 expected="its name",
@@ -97,9 +94,7 @@ class Message:
 
 
 def require_harmony(tokenizer: ReleasedTokenizer) -> None:
-    """Raise :class:`~glassformer.errors.InputError` unless ``tokenizer`` has the format's special
-    tokens.
-    """
+    """Refuse a ``tokenizer`` without the format's special tokens."""
     missing = [name for name in FORMAT_TOKENS if name not in tokenizer.specials]
     if missing:
         raise InputError(
@@ -112,22 +107,25 @@ def require_harmony(tokenizer: ReleasedTokenizer) -> None:
 def render(
     messages: Iterable[Message], tokenizer: ReleasedTokenizer, *, reply: bool = True
 ) -> list[int]:
-    """The tokens of a conversation.
+    """Return the tokens of a conversation.
 
     Names of special tokens within a message stay text: writing ``<|end|>`` does not end a message.
     All messages are rendered; see :func:`to_keep`. With ``reply``, ``<|start|>assistant`` follows
     them, which the model continues.
     """
     require_harmony(tokenizer)
-    tokens = [token for message in messages for token in _rendered(message, tokenizer)]
+    tokens: list[int] = []
+    for message in messages:
+        tokens += _rendered(message, tokenizer)
     if reply:
         tokens += [tokenizer.special(START), *tokenizer.encode("assistant")]
     return tokens
 
 
 def to_keep(reply: Sequence[Message]) -> list[Message]:
-    """The messages of a finished reply that the next turn reads: the assistant's, without reasoning
-    and tool calls.
+    """Return the messages of a finished reply that the next turn reads.
+
+    These are the assistant's, without reasoning and tool calls.
     """
     return [
         message
@@ -141,19 +139,18 @@ class Piece:
     """A piece of a reply's text, which may be empty at the end of a message."""
 
     message: Message
-    """Its message, with the content read so far, this piece included."""
+    """Message of the piece, with its content up to the end of this piece."""
     text: str
     ended: bool = False
-    """Whether the message ends here."""
+    """True if the message ends here."""
 
 
 class ReplyReader:
-    """Reads a reply token by token as it is generated, after a prompt that ends with
-    ``<|start|>assistant``.
+    """Reads a reply token by token, after a prompt that ends with ``<|start|>assistant``.
 
-    A reply that breaks the format is read as far as possible: a header without its end becomes the
-    content of a message of its channel, unless the reply was cut off there. The tokenizer is the
-    one that rendered the prompt.
+    A reply that breaks the format is read as far as possible. A header without an end becomes the
+    content of a message of its channel, unless the reply was cut there. Pass the tokenizer that
+    rendered the prompt.
     """
 
     def __init__(self, tokenizer: ReleasedTokenizer) -> None:
@@ -192,9 +189,7 @@ class ReplyReader:
         return None
 
     def finish(self, *, marked: bool = False) -> Piece | None:
-        """End a message, by an end token if ``marked``, or the reply; return the rest of the
-        message, or None.
-        """
+        """End a message, by an end token if ``marked``, or the reply; return its rest, or None."""
         if self._current is None:
             text = self.tokenizer.decode(self._header or [])
             # A header with <|start|> and without an end is incomplete; it is not content.
@@ -223,10 +218,10 @@ class ReplyReader:
 def _rendered(message: Message, tokenizer: ReleasedTokenizer) -> list[int]:
     special = tokenizer.special
     text = tokenizer.encode
-    tokens = [
-        special(START),
-        *text(message.name if message.role == "tool" and message.name else message.role),
-    ]
+    author: str = message.role
+    if message.role == "tool" and message.name:
+        author = message.name
+    tokens = [special(START), *text(author)]
     if message.recipient is not None:
         tokens += text(f" to={message.recipient}")
     if message.channel is not None:
@@ -237,24 +232,26 @@ def _rendered(message: Message, tokenizer: ReleasedTokenizer) -> list[int]:
             tokens += [*text(" "), special(CONSTRAIN), *text(kind.removeprefix(CONSTRAIN))]
         else:
             tokens += text(f" {kind}")
-    calls = message.role == "assistant" and message.recipient is not None
-    return [*tokens, special(MESSAGE), *text(message.content), special(CALL if calls else END)]
+    calls_tool = message.role == "assistant" and message.recipient is not None
+    end = special(CALL if calls_tool else END)
+    return [*tokens, special(MESSAGE), *text(message.content), end]
 
 
 def _read_channel(header: str) -> tuple[Message, str]:
-    """An empty message of the header's channel, and the rest of the header."""
+    """Return an empty message of the header's channel, and the rest of the header."""
     before, marker, after = header.partition(CHANNEL)
     if not marker:
         return Message("assistant", ""), header.strip()
-    end = next(
-        (index for index, sign in enumerate(after) if sign.isspace() or sign == "<"), len(after)
-    )
+    end = 0
+    while end < len(after) and not after[end].isspace() and after[end] != "<":
+        end += 1
     return Message("assistant", "", after[:end] or None), (before + after[end:]).strip()
 
 
 def _read_header(header: str, role_known: bool) -> Message:
-    """An empty message with the fields of its header; the recipient is written ``to=NAME`` or,
-    alone, ``NAME``.
+    """Return an empty message with the fields of its header.
+
+    The recipient is written ``to=NAME``, or ``NAME`` if it is the only word.
     """
     message, rest = _read_channel(header)
     words = rest.replace(CONSTRAIN, f" {CONSTRAIN}").split()
@@ -268,7 +265,8 @@ def _read_header(header: str, role_known: bool) -> Message:
             name = words.pop(0)
     elif words[:1] == ["assistant"]:
         words.pop(0)
-    recipient = content_type = None
+    recipient = None
+    content_type = None
     if words and not words[-1].startswith("to=") and len(words) > 1:
         content_type = words.pop()
     if words:

@@ -1,12 +1,12 @@
 """In-context lookup: key-value pairs in a context, drawn anew for every example, and a query key.
 
 A context holds facts with different keys. The answer follows from the context alone, and only from
-*which value is paired with which key*. :func:`encode` writes the same facts in three ways. A model
+the *pairing* of keys and values. :func:`encode` writes the same facts in three ways. A model
 without positions cannot answer from a bag of single tokens (:func:`bag_ceiling` is its best
-accuracy), and can from slots that hold a key and its value together.
+accuracy). It can answer from slots that hold a key and its value together.
 
-Tokens: 0 is padding, then come the keys, the values, "none" (the answer when the query is absent),
-and one that is not used.
+Tokens: 0 is padding; then come the keys, the values, "none" (the answer if the query is absent),
+and an unused token.
 """
 
 from dataclasses import dataclass
@@ -39,8 +39,8 @@ class LookupConfig:
         distinct_values: Whether all values of a context differ; otherwise they are drawn
             independently.
         held_out: Share in [0, 1) of the ``num_keys * num_values`` pairings that training never
-            shows. It is rounded to a whole number of values per key, equally many for each; which
-            they are depends only on ``num_values`` and this share.
+            shows. It is rounded to a whole number of values per key. The held-out values depend
+            only on ``num_values`` and this share.
     """
 
     num_keys: Size = 256
@@ -52,13 +52,13 @@ class LookupConfig:
     held_out: Probability = 0.1
 
     def __post_init__(self) -> None:
-        if not self.min_facts <= self.max_facts:
+        if self.min_facts > self.max_facts:
             raise InputError(
                 got=f"min_facts = {self.min_facts} with max_facts = {self.max_facts}",
                 expected="min_facts <= max_facts",
                 fix="Raise max_facts.",
             )
-        if not self.num_held_out < self.num_values:
+        if self.num_held_out >= self.num_values:
             raise InputError(
                 got=f"held_out = {self.held_out} of {self.num_values} values",
                 expected="at least one value per key left to train on",
@@ -68,38 +68,36 @@ class LookupConfig:
 
     @property
     def num_held_out(self) -> int:
-        """Values per key whose pairing with it is never trained on."""
+        """Return the number of values per key whose pairing training never shows."""
         return round(self.held_out * self.num_values)
 
     @property
     def first_value(self) -> int:
-        """The token of value 0; that of key 0 is 1."""
+        """Return the token of value 0; key 0 is token 1."""
         return 1 + self.num_keys
 
     @property
     def none(self) -> int:
-        """The answer for an absent key."""
+        """Return the answer for an absent key."""
         return 1 + self.num_keys + self.num_values
 
     @property
     def vocab_size(self) -> int:
-        """All tokens, padding and the unused one included."""
+        """Return the number of tokens, with padding and the unused one."""
         return self.none + 2
 
     def held_out_offsets(self) -> np.ndarray:
-        """The pairing of key k and value v is held out exactly when ``(v - k) mod num_values`` is
-        among these.
-        """
+        """Return the held-out offsets: (k, v) is held out if ``(v - k) mod num_values`` is one."""
         order = np.random.default_rng(_PAIRING_SEED).permutation(self.num_values)
         return np.sort(order[: self.num_held_out])
 
     @property
     def most_facts(self) -> int:
-        """The most facts that a context can have."""
-        most = self.num_keys - (self.missing > 0)
+        """Return the largest possible number of facts in a context."""
+        num_keys = self.num_keys - (self.missing > 0)
         if self.distinct_values:
-            return min(most, self._most_values)
-        return most
+            return min(num_keys, self._most_values)
+        return num_keys
 
     @property
     def _most_values(self) -> int:
@@ -108,15 +106,16 @@ class LookupConfig:
         return self.num_values
 
     def _require_room(self, num_facts: int) -> None:
-        got = f"{num_facts} facts with num_keys = {self.num_keys} and missing = {self.missing}"
-        enough = num_facts + (self.missing > 0) <= self.num_keys
-        if not enough:
+        if num_facts + (self.missing > 0) > self.num_keys:
             raise InputError(
-                got=got,
+                got=(
+                    f"{num_facts} facts with num_keys = {self.num_keys} and missing = "
+                    f"{self.missing}"
+                ),
                 expected="a key for each fact, one more with missing",
                 fix="Raise num_keys or ask for fewer facts.",
             )
-        if self.distinct_values and not num_facts <= self._most_values:
+        if self.distinct_values and num_facts > self._most_values:
             raise InputError(
                 got=(
                     f"{num_facts} distinct values of num_values = {self.num_values} with held_out "
@@ -131,8 +130,7 @@ class LookupConfig:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """Contexts with their queries, row by row. Where ``real`` is false, ``keys`` and ``values``
-    hold padding.
+    """Contexts with their queries, row by row. If ``real`` is false, ``keys`` and ``values`` are 0.
 
     ``place`` is the index of the fact that has the query's key; if there is none, it is -1 and
     ``answer`` is ``config.none``.
@@ -150,9 +148,7 @@ class Facts:
 
 
 class Source(NamedTuple):
-    """What an encoder reads: tokens [batch, position], or [batch, slot, 2] for slots, and which are
-    not padding.
-    """
+    """Input of an encoder: tokens [batch, position], or [batch, slot, 2], and which are real."""
 
     tokens: Int64[Tensor, "batch position *fields"]
     real: Bool[Tensor, "batch position"]
@@ -167,15 +163,14 @@ def sample(
     step: int = 0,
     num_facts: int | None = None,
 ) -> Facts:
-    """Draw contexts and queries, a pure function of all arguments, so that a run can resume at any
-    step.
+    """Draw contexts and queries, a pure function of all arguments.
 
-    The number of facts is uniform in [min_facts, max_facts] or ``num_facts``; keys are uniform
-    without repetition; the query is uniform among the facts, or (with probability ``missing``) one
-    that is absent. Values are uniform among those that ``split`` allows with their key: not held
-    out ("train"), held out ("unseen": training shows *no* pairing of the context) or any ("all").
-    With ``distinct_values`` a repeated value is drawn again; for "all" this gives every sequence of
-    different values the same probability.
+    So a run can resume at any step. The number of facts is uniform in [min_facts, max_facts], or
+    ``num_facts``. Keys are uniform without repetition. The query is uniform among the facts, or
+    absent with probability ``missing``. Values are uniform among those that ``split`` allows with
+    their key: not held out ("train"), held out ("unseen": training shows *no* pairing of the
+    context) or any ("all"). With ``distinct_values`` a repeated value is drawn again; for "all"
+    this gives every sequence of different values the same probability.
     """
     require_positive(count=count)
     if split not in ("train", "unseen", "all"):
@@ -184,19 +179,21 @@ def sample(
             expected="'train', 'unseen' or 'all'",
             fix="Choose one.",
         )
-    if split == "unseen" and not config.num_held_out > 0:
+    if split == "unseen" and config.num_held_out == 0:
         raise InputError(
             got=f"split = 'unseen' with held_out = {config.held_out} of {config.num_values} values",
             expected="at least one pairing per key held out",
             fix="Raise held_out, or measure on split='all'.",
         )
-    if num_facts is not None:
+    if num_facts is None:
+        least = config.min_facts
+        most = config.max_facts
+    else:
         require_positive(num_facts=num_facts)
         config._require_room(num_facts)
+        least = num_facts
+        most = num_facts
     rng = generator(seed, step)
-    least, most = (
-        (config.min_facts, config.max_facts) if num_facts is None else (num_facts, num_facts)
-    )
     sizes = rng.integers(least, most + 1, size=count)
     keys, values = _pairings(config, count, most, split, rng)
     rows = np.arange(count)
@@ -244,7 +241,7 @@ def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) ->
 
 
 def reordered(facts: Facts, *, seed: int = 0) -> Facts:
-    """The same facts in another random order; queries and answers stay."""
+    """Return the facts in another random order; queries and answers do not change."""
     order = _random_order(facts.real, generator(seed, 0, 2))
     place = torch.where(facts.place < 0, -1, (order == facts.place[:, None]).int().argmax(1))
     keys, values, real = (part.gather(1, order) for part in (facts.keys, facts.values, facts.real))
@@ -252,17 +249,16 @@ def reordered(facts: Facts, *, seed: int = 0) -> Facts:
 
 
 def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
-    """The highest accuracy, in [0, 1], of any model that sees a context as a bag of tokens:
-    derived, not fitted.
+    """Return the highest accuracy, in [0, 1], of models that see a context as a bag of tokens.
 
-    The bag of a context holds n keys and n values. A model without positions sees only how often
-    each token occurs in it, and the query.
+    It is derived, not fitted. The bag of a context holds n keys and n values. A model without
+    positions sees only the count of each token in it, and the query.
 
-    **Which value?** Keys, values and their pairing are drawn so that every assignment of the n
-    values to the n keys has the same probability, also given the bag. So the query, if present, has
-    each of the n values with probability 1 / n, and a value that occurs m times in the bag is right
-    with probability m / n. The best answer is a most frequent value, right with probability M / n
-    for its multiplicity M. Averaged over contexts::
+    **Choice of the value.** Keys, values and their pairing are drawn so that every assignment of
+    the n values to the n keys has the same probability, also given the bag. So the query, if
+    present, has each of the n values with probability 1 / n, and a value that occurs m times in the
+    bag is right with probability m / n. The best answer is a most frequent value, right with
+    probability M / n for its multiplicity M. Averaged over contexts::
 
         ceiling(n) = missing + (1 - missing) * E[M] / n
 
@@ -271,9 +267,9 @@ def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
       cells.
     - *A missing key*: the bag shows which keys are present, so "none" is then always right.
 
-    The bound holds where every pairing may occur (``split="all"``, or nothing held out). If some
-    pairings are held out,
-    a bag gives slightly more information: assignments with an impossible pairing are ruled out.
+    The bound holds if every pairing may occur (``split="all"``, or nothing held out). If some
+    pairings are held out, a bag gives slightly more information: it rules out assignments with an
+    impossible pairing.
     """
     require_positive(num_facts=num_facts)
     config._require_room(num_facts)
@@ -285,11 +281,10 @@ def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
 
 
 def expected_largest(throws: int, cells: int) -> float:
-    """The mean of the fullest cell's count when ``throws`` balls fall into ``cells`` cells, each
-    uniformly.
+    """Return the mean of the fullest cell's count, for balls thrown uniformly into cells.
 
-    With independent Poisson counts X_i of any mean, their values given the sum are those of the
-    balls. So::
+    ``throws`` balls fall into ``cells`` cells. Independent Poisson counts X_i of any mean, given
+    their sum, are distributed like the balls. So::
 
         P(largest <= m) = P(all X_i <= m and sum X_i = throws) / P(sum X_i = throws)
         E[largest]      = sum over m >= 0 of  1 - P(largest <= m)
@@ -303,7 +298,7 @@ def expected_largest(throws: int, cells: int) -> float:
     of Statistics 9.
     """
     require_positive(throws=throws, cells=cells)
-    if not throws <= 1500:
+    if throws > 1500:
         raise InputError(
             got=f"throws = {throws}",
             expected="at most 1,500, so that every term is a float64",
@@ -324,14 +319,14 @@ def expected_largest(throws: int, cells: int) -> float:
 
 
 def _random_order(real: Tensor, rng: np.random.Generator) -> Tensor:
-    """For each row its real positions in a random order, then its padding."""
+    """Return for each row its real positions in a random order, then its padding."""
     return torch.from_numpy(np.argsort(np.where(real.numpy(), rng.random(real.shape), 2.0), axis=1))
 
 
 def _pairings(
     config: LookupConfig, count: int, num_facts: int, split: Split, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Keys, with one more where keys may be missing; and the values of facts."""
+    """Return the keys of facts, with one more if keys may be missing, and the values."""
     shape = (count, num_facts)
     keys = _different(config.num_keys, (count, num_facts + (config.missing > 0)), rng)
     if split == "all" or not config.num_held_out:
@@ -356,7 +351,7 @@ def _pairings(
             again = np.zeros(shape, bool)
         rounds += 1
         if rounds % _PATIENCE == 0 and again.any():
-            if not rounds < _ATTEMPTS * _PATIENCE:
+            if rounds >= _ATTEMPTS * _PATIENCE:
                 raise InputError(
                     got=(
                         f"no contexts of {num_facts} facts with distinct values for split = "
@@ -377,7 +372,7 @@ def _pairings(
 
 
 def _different(below: int, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Integers below a bound, different within each row; all such rows are equally likely."""
+    """Draw integers below a bound, different within each row; such rows are equally likely."""
     if 2 * shape[1] > below:
         return rng.permuted(np.tile(np.arange(below), (shape[0], 1)), axis=1)[:, : shape[1]]
     drawn = rng.integers(below, size=shape)
@@ -388,7 +383,7 @@ def _different(below: int, shape: tuple[int, int], rng: np.random.Generator) -> 
 
 
 def _repeated(values: np.ndarray) -> np.ndarray:
-    """Where a number has occurred further left in its row."""
+    """Return where a number has occurred further left in its row."""
     order = np.argsort(values, axis=1, kind="stable")
     ranked = np.take_along_axis(values, order, axis=1)
     again = np.zeros(values.shape, bool)

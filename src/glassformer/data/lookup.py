@@ -8,7 +8,7 @@ As the facts are fixed, the *set* of a context's tokens determines the fact; in
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
 
@@ -26,10 +26,10 @@ _LABELS = ("COLOR", "NAME", "ITEM")
 _WORDS = (*_SPECIAL, *_LABELS, "RED", "BLUE", "GREEN", "ALICE", "BOB", "CHAIR", "QUERY", "FIND")
 ID_TO_TOKEN = MappingProxyType(dict(enumerate(_WORDS)))
 VOCAB = MappingProxyType({word: token for token, word in enumerate(_WORDS)})
-"""The token of each word. BOB, QUERY and FIND occur in no example."""
+"""Token of each word. BOB, QUERY and FIND occur in no example."""
 
 FACTS = MappingProxyType({"RED": "BLUE", "ALICE": "GREEN", "CHAIR": "RED"})
-"""The value of each key, as words."""
+"""Value of each key, as words."""
 
 PAD = VOCAB["[PAD]"]
 SOS = VOCAB["[SOS]"]
@@ -41,33 +41,32 @@ _ORDERS: tuple[tuple[Role, ...], ...] = tuple(permutations(get_args(Role)))
 
 @dataclass(frozen=True)
 class LookupExample:
-    """A key of :data:`FACTS`, and the order of the roles of the tokens after ``NAME`` in its
-    context.
-    """
+    """A key of :data:`FACTS`, and the order of the tokens after ``NAME`` in its context."""
 
     key: str
     order: tuple[Role, ...]
 
     @property
     def value(self) -> str:
-        """The word to look up."""
+        """Return the word to look up."""
         return FACTS[self.key]
 
     @property
     def context(self) -> tuple[int, ...]:
-        """The five tokens that the encoder reads."""
+        """Return the five tokens that the encoder reads."""
         words = {"COLOR": "COLOR", "key": self.key, "ITEM": "ITEM", "value": self.value}
         return (VOCAB["NAME"], *(VOCAB[words[role]] for role in self.order))
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The tokens that the decoder generates: the value, then the end."""
+        """Return the tokens that the decoder generates: the value, then the end."""
         return (VOCAB[self.value], EOS)
 
 
 class LookupBatch(NamedTuple):
-    """Examples as tensors. ``inputs``, which the decoder reads, are ``[SOS]`` and the targets
-    shifted right.
+    """Examples as tensors.
+
+    The decoder reads ``inputs``: ``[SOS]`` and the targets shifted right.
     """
 
     source: Int64[Tensor, "batch position"]
@@ -78,9 +77,7 @@ class LookupBatch(NamedTuple):
 
 
 def lookup_examples(num_samples: int, seed: int = 0) -> tuple[LookupExample, ...]:
-    """Draw examples as the course does: a fact and one of the 24 orders, each uniformly, with
-    repetition.
-    """
+    """Draw examples as in the course: a fact and one of the 24 orders, each uniformly."""
     require_positive(num_samples=num_samples)
     rng = generator(seed)
     facts = rng.integers(len(FACTS), size=num_samples)
@@ -92,18 +89,17 @@ def lookup_examples(num_samples: int, seed: int = 0) -> tuple[LookupExample, ...
 
 
 def all_contexts() -> tuple[LookupExample, ...]:
-    """All 72 examples: 3 facts in 4! = 24 orders."""
-    return tuple(LookupExample(key, order) for key in FACTS for order in _ORDERS)
+    """Return all 72 examples: 3 facts in 4! = 24 orders."""
+    return tuple(LookupExample(key, order) for key, order in product(FACTS, _ORDERS))
 
 
 def split_lookup(
     examples: Sequence[LookupExample], fractions: Sequence[float] = (0.8, 0.1, 0.1)
 ) -> tuple[tuple[LookupExample, ...], ...]:
-    """Cut examples, in their order, into parts of about these fractions, which sum to 1, as the
-    course does.
+    """Cut examples, in their order, into parts of about these fractions, as in the course.
 
-    There are only 72 contexts, so of thousands of examples every held-out one is also in the
-    training part.
+    Fractions sum to 1. There are only 72 contexts: with thousands of examples, every held-out one
+    is also in the training part.
     """
     require_fractions(fractions)
     ends = np.rint(np.cumsum(fractions) * len(examples)).astype(int).tolist()
@@ -118,8 +114,8 @@ def split_lookup(
 
 
 def share_seen(train: Sequence[LookupExample], held_out: Sequence[LookupExample]) -> float:
-    """The share of held-out examples whose context is in ``train`` too, in [0, 1]."""
-    if len(held_out) <= 0:
+    """Return the share of held-out examples whose context is in ``train`` too, in [0, 1]."""
+    if len(held_out) == 0:
         raise InputError(
             got="no held-out examples",
             expected="at least one",
@@ -130,7 +126,7 @@ def share_seen(train: Sequence[LookupExample], held_out: Sequence[LookupExample]
 
 
 def lookup_batch(examples: Sequence[LookupExample]) -> LookupBatch:
-    """The examples as tensors, padded with ``[PAD]``."""
+    """Return the examples as tensors, padded with ``[PAD]``."""
     source, source_real = pad([example.context for example in examples], PAD)
     targets, targets_real = pad([example.target for example in examples], PAD)
     inputs = torch.cat([targets.new_full((len(targets), 1), SOS), targets[:, :-1]], dim=1)

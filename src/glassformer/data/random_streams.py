@@ -8,12 +8,12 @@ from glassformer.errors import InputError
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:
-    """The generator of ``seed`` for a stream, such as a step: independent of those of all other
-    streams.
+    """Return the generator of ``seed`` for a stream, such as a step.
+
+    It is independent of the generators of all other streams.
     """
     for name, number in (("seed", seed), *(("step", number) for number in stream)):
-        whole = isinstance(number, int) and number >= 0
-        if not whole:
+        if not isinstance(number, int) or number < 0:
             raise InputError(
                 got=f"{name} = {number!r}",
                 expected="a whole number of at least 0",
@@ -25,7 +25,7 @@ def generator(seed: int, *stream: int) -> np.random.Generator:
 
 
 def require_fractions(fractions: Sequence[float]) -> None:
-    """Raise :class:`~glassformer.errors.InputError` unless ``fractions`` are above 0 and sum to 1."""
+    """Refuse ``fractions`` that are not above 0 or do not sum to 1."""
     if not (len(fractions) > 0 and min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-9):
         raise InputError(
             got=f"fractions = {tuple(fractions)}",

@@ -1,5 +1,4 @@
-"""Integer sequences from a hidden linear recurrence with a noisy step: what the decoder learns to
-predict.
+"""Integer sequences from a hidden linear recurrence with a noisy step, for decoders to predict.
 
 A generator is a pair of hidden vectors of ``order`` numbers below ``vocab_size``: its initial state
 and its coefficients. Each step emits one token and shifts it into the state (the last ``order``
@@ -26,7 +25,7 @@ from glassformer.errors import InputError, require_positive
 
 @config
 class RecurrenceConfig:
-    """The family of generators and how much of each to emit.
+    """The family of generators and the length of their sequences.
 
     Args:
         order: Length of the state and of the coefficients.
@@ -42,7 +41,7 @@ class RecurrenceConfig:
     seq_len: Size = 64
 
     def __post_init__(self) -> None:
-        if not self.num_generators < 2**63:
+        if self.num_generators >= 2**63:
             raise InputError(
                 got=f"vocab_size = {self.vocab_size} with order = {self.order}",
                 expected=(
@@ -54,7 +53,7 @@ class RecurrenceConfig:
 
     @property
     def num_generators(self) -> int:
-        """How many different generators there are: ``vocab_size ** (2 * order)``."""
+        """Return the number of different generators: ``vocab_size ** (2 * order)``."""
         return int(self.vocab_size ** (2 * self.order))
 
 
@@ -69,8 +68,9 @@ class Generators:
         return self.initial.shape[0]
 
     def numbers(self, config: RecurrenceConfig) -> Int64[Tensor, "generator"]:
-        """Each generator's number in 0 ... num_generators - 1: its values, initial first, as digits
-        in base vocab_size.
+        """Return the number of each generator, in 0 ... num_generators - 1.
+
+        Its digits in base vocab_size are the generator's values, initial first.
 
         Two generators are the same exactly when their numbers are equal.
         """
@@ -95,12 +95,12 @@ class RecurrenceBatch:
 
     @property
     def inputs(self) -> Int64[Tensor, "batch position"]:
-        """All tokens but the last: what a model reads."""
+        """Return all tokens but the last: a model's input."""
         return self.tokens[:, :-1]
 
     @property
     def targets(self) -> Int64[Tensor, "batch position"]:
-        """All tokens but the first: what a model should predict at each input."""
+        """Return all tokens but the first: the right prediction at each input."""
         return self.tokens[:, 1:]
 
 
@@ -112,9 +112,7 @@ class RecurrenceSplit(NamedTuple):
 
 
 class StepKinds(NamedTuple):
-    """Which steps of a sequence follow the rule, and which the increment; a step can follow both,
-    or neither.
-    """
+    """Masks of the steps that follow the rule, and the increment: one, both or neither."""
 
     rule: Bool[Tensor, "batch step"]
     increment: Bool[Tensor, "batch step"]
@@ -128,8 +126,8 @@ def sample_generators(
 ) -> Generators:
     """Draw ``count`` generators uniformly and with repetition from those not in ``excluded``.
 
-    Equal in distribution to rejection sampling: a uniform number among the remaining generators is
-    moved past the excluded ones below it.
+    A uniform number among the remaining generators is moved past the excluded ones below it. The
+    distribution is that of rejection sampling.
     """
     require_positive(count=count)
     if excluded is None:
@@ -137,7 +135,7 @@ def sample_generators(
     else:
         taken = np.unique(excluded.numbers(config).numpy())
     remaining = config.num_generators - len(taken)
-    if not remaining > 0:
+    if remaining <= 0:
         raise InputError(
             got=f"all {config.num_generators} generators excluded",
             expected="at least one generator to draw from",
@@ -152,9 +150,7 @@ def sample_generators(
 def sample_sequences(
     config: RecurrenceConfig, generators: Generators, rng: np.random.Generator
 ) -> Int64[Tensor, "batch emitted"]:
-    """Run every generator from its initial state for ``seq_len + 1`` tokens, without the initial
-    values.
-    """
+    """Run each generator for ``seq_len + 1`` tokens, and leave out its initial values."""
     generators.numbers(config)
     length = config.seq_len + 1
     increments = rng.random((length, len(generators))) < config.next_prob
@@ -172,11 +168,10 @@ def sample_sequences(
 def make_split(
     config: RecurrenceConfig, *, num_train: int = 10_000, num_test: int = 1_000, seed: int = 0
 ) -> RecurrenceSplit:
-    """Held-out sequences from uniformly drawn generators, and training sequences from all the other
-    generators.
+    """Return held-out sequences of uniformly drawn generators, and training ones of all others.
 
-    With 1,000 draws from 7^4 = 2,401 generators about 818 different ones are held out and 1,583
-    remain for training.
+    1,000 draws from 7^4 = 2,401 generators hold out about 818 different ones; 1,583 remain for
+    training.
     """
     rng = generator(seed)
     test = _sample_batch(config, num_test, rng, excluded=None)
@@ -192,10 +187,9 @@ def fresh_batch(
     step: int,
     excluded: Generators | None = None,
 ) -> RecurrenceBatch:
-    """New sequences for one training step, a function of ``(seed, step)`` alone, so that a run can
-    resume at any step.
+    """Return new sequences for one training step, a function of ``(seed, step)`` alone.
 
-    Batches of different steps come from independent random streams, independent also of
+    So a run can resume at any step. Random streams of different steps are independent, also of
     :func:`make_split`'s.
     """
     rng = generator(seed, step)
@@ -207,13 +201,14 @@ def obeys_recurrence(
     coefficients: Int64[Tensor, "batch order"],
     vocab_size: int,
 ) -> StepKinds:
-    """Which steps ``tokens[:, order:]`` follow the rule of their row's generator, and which are the
-    previous token + 1.
+    """Return which steps ``tokens[:, order:]`` follow their row's rule, and which the increment.
 
-    The first ``order`` tokens are the state of the first step.
+    The increment is the previous token + 1. The first ``order`` tokens are the state of the first
+    step.
     """
     require_tokens(tokens, vocab_size)
-    (count, order), length = coefficients.shape, tokens.shape[1]
+    count, order = coefficients.shape
+    length = tokens.shape[1]
     if count != len(tokens) or not 1 <= order < length:
         raise InputError(
             got=(
@@ -231,12 +226,10 @@ def obeys_recurrence(
 
 
 def require_tokens(tokens: Tensor, vocab_size: int) -> None:
-    """Refuse what is not int64 [batch, length] and in range."""
-    got = f"tokens of shape {tuple(tokens.shape)} and dtype {tokens.dtype}"
-    usable = tokens.ndim == 2 and tokens.numel() > 0 and tokens.dtype == torch.int64
-    if not usable:
+    """Refuse tokens that are not int64 [batch, length] and in range."""
+    if tokens.ndim != 2 or tokens.numel() == 0 or tokens.dtype != torch.int64:
         raise InputError(
-            got=got,
+            got=f"tokens of shape {tuple(tokens.shape)} and dtype {tokens.dtype}",
             expected="an int64 tensor [batch, length] with at least one token",
             fix="Pass one row per sequence.",
         )
@@ -245,14 +238,15 @@ def require_tokens(tokens: Tensor, vocab_size: int) -> None:
 
 def require_token_range(values: Tensor, vocab_size: int, name: str) -> None:
     """Refuse values out of range, naming their extremes."""
-    if values.numel():
-        lowest, highest = (int(extreme) for extreme in torch.aminmax(values))
-        if not (lowest >= 0 and highest < vocab_size):
-            raise InputError(
-                got=f"{name} between {lowest} and {highest}",
-                expected=f"0 to vocab_size - 1 = {vocab_size - 1}",
-                fix="Use the vocab_size that the data was made with.",
-            )
+    if not values.numel():
+        return
+    lowest, highest = (int(extreme) for extreme in torch.aminmax(values))
+    if lowest < 0 or highest >= vocab_size:
+        raise InputError(
+            got=f"{name} between {lowest} and {highest}",
+            expected=f"0 to vocab_size - 1 = {vocab_size - 1}",
+            fix="Use the vocab_size that the data was made with.",
+        )
 
 
 def _sample_batch(
@@ -263,5 +257,5 @@ def _sample_batch(
 
 
 def _place_values(config: RecurrenceConfig) -> Int64[Tensor, " digit"]:
-    """The place value of each digit of a generator's number, most significant first."""
+    """Return the place value of each digit of a generator's number, most significant first."""
     return torch.tensor([config.vocab_size**place for place in reversed(range(2 * config.order))])

@@ -1,6 +1,6 @@
 """Tokenizers of released decoders: text to tokens and, token by token, back to text.
 
-They work on bytes: every text can be encoded, and a token may be part of a character. A model's
+Every text can be encoded, because tokens are bytes; a token may be part of a character. A model's
 tokenizer is the ``tokenizer.json`` in the directory of its weights or on the hub.
 """
 
@@ -23,7 +23,7 @@ from glassformer.files import local_path
 from glassformer.text import short
 from glassformer.untrusted import read_bytes, read_text, require_regular
 
-# How o200k splits a text into the parts within which bytes are merged.
+# o200k splits a text into parts by these patterns, and merges bytes within a part.
 _WORD = r"[^\r\n\p{L}\p{N}]?"
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -42,7 +42,7 @@ O200K_PATTERN = "|".join(
 """o200k's pattern, in the syntax of Rust's regular expressions."""
 
 LARGEST_FILE = 2**26
-"""Most bytes of a tokenizer's file; gpt-oss's has 28 MB."""
+"""Maximum bytes of a tokenizer's file; gpt-oss's has 28 MB."""
 
 TOKENIZER_FILE = "tokenizer.json"
 END_NAMES = (
@@ -89,7 +89,7 @@ END_NAMES = (
 )
 """Names of tokens that end a text or a turn in some model; llama.cpp's list, src/llama-vocab.cpp.
 
-``</s>`` is not among them: it is a tag of HTML to most models, and an end where a file declares it.
+``</s>`` is not among them: to most models it is a tag of HTML. It is an end if a file declares it.
 """
 _NAME = re.compile(r"<\|\w+\|>")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -102,15 +102,15 @@ class ReleasedTokenizer:
     """A tokenizer that came with a model.
 
     Args:
-        source: Its origin, for messages.
-        vocab_size: One more than its highest id. A model's may be larger.
+        source: Origin of the tokenizer, for messages.
+        vocab_size: One more than the highest id. A model's may be larger.
         specials: Ids of the special tokens by name; no text encodes to them.
-        prompt: Encodes a text in which the names of special tokens stand for these tokens, unless
-            ``named`` is false. A character given after it is left out once they are found.
-        piece: The bytes of an id; None for an unused one.
+        prompt: Encodes a text in which names of special tokens become these tokens, unless
+            ``named`` is false. A second argument is a character that is dropped after that.
+        piece: Returns the bytes of an id; None for an unused id.
         begin: Tokens that the model expects before every text, such as Mixtral's ``<s>``.
         ends: Tokens that end a text or a turn.
-        json: Writes the content of a ``tokenizer.json``; None: the engine has none.
+        json: Returns the content of a ``tokenizer.json``; None if the engine has none.
     """
 
     source: str
@@ -123,9 +123,7 @@ class ReleasedTokenizer:
     json: Callable[[], str] | None = field(default=None, repr=False)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """For other processes, which make a tokenizer from this one's content: its functions hold a
-        lock.
-        """
+        """Return the recipe for other processes: this tokenizer's functions hold a lock."""
         if self.source == "numbers":
             return number_tokenizer, (self.vocab_size,)
         if self.json is None:
@@ -135,7 +133,7 @@ class ReleasedTokenizer:
         return _rebuilt, (self.source, *content)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of ``text``, without ``begin``. A special token's name in it is ordinary text.
+        """Return the tokens of ``text``, without ``begin``; special tokens' names stay text.
 
         An unpaired surrogate is read as U+FFFD, the replacement character.
         """
@@ -143,22 +141,22 @@ class ReleasedTokenizer:
         return self.prompt(whole_text(text), named=False)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """The tokens of a prompt that a chat template wrote: ``begin``, and in ``text`` special
-        tokens by name.
+        """Return the tokens of a prompt that a chat template wrote, ``begin`` included.
 
-        ``begin`` is not repeated where the text has it already.
+        Names of special tokens in ``text`` become these tokens. ``begin`` is not repeated if the
+        text has it already.
         """
         require_text(text)
         return self.begun(self.prompt(whole_text(text)))
 
     def begun(self, tokens: list[int]) -> list[int]:
-        """``tokens`` with ``begin`` before them, unless they have it."""
+        """Return ``tokens`` with ``begin`` before them, unless they have it."""
         if tuple(tokens[: len(self.begin)]) == self.begin:
             return tokens
         return [*self.begin, *tokens]
 
     def special(self, name: str) -> int:
-        """The id of a special token."""
+        """Return the id of a special token."""
         if name not in self.specials:
             raise InputError(
                 got=f"{self.source} without {name}",
@@ -169,38 +167,38 @@ class ReleasedTokenizer:
 
     @property
     def prefix(self) -> bytes:
-        """The space before every text that is no part of it: SentencePiece's, or that of numbers."""
+        """Return the space that SentencePiece and numbers add before every text, or nothing."""
         return b" " if self.decode(self.encode("0")) == " 0" else b""
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of ``token``: part of a text, or a special token's name.
+        """Return the bytes of ``token``: part of a text, or a special token's name.
 
-        Unused ids, which a model has if its vocabulary is rounded up, are named
-        ``<|reserved_ID|>``.
+        Unused ids are named ``<|reserved_ID|>``; a model has some if its vocabulary is rounded up.
         """
-        if not token >= 0:
+        if token < 0:
             raise InputError(
                 got=f"the token {token}",
                 expected="an id of at least 0",
                 fix="Decode what the model generated.",
             )
-        found = self.piece(token)
-        if found is None:
+        piece = self.piece(token)
+        if piece is None:
             return f"<|reserved_{token}|>".encode()
-        return found
+        return piece
 
     def is_number(self, token: int) -> bool:
-        """Whether ``token`` is digits alone, with or without a space before."""
+        """Return whether ``token`` is digits only, with or without spaces around them."""
         return self.token_bytes(token).strip().isdigit()
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of ``tokens``, special ones by name; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of ``tokens``, special ones by name; invalid bytes become U+FFFD."""
         return "".join(self.stream(tokens))
 
     def stream(self, tokens: Iterable[int], prefix: bytes = b"") -> Iterator[str]:
-        """The text of ``tokens``, piece by piece: each character as soon as it is complete.
+        """Yield the text of ``tokens`` in pieces: each character as soon as it is complete.
 
-        A ``prefix`` of the first token is left out: :attr:`prefix` where a text or a reply begins.
+        A ``prefix`` of the first token is left out. Pass :attr:`prefix` for the beginning of a text
+        or a reply.
         """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         for token in tokens:
@@ -209,11 +207,10 @@ class ReleasedTokenizer:
         yield decoder.decode(b"", final=True)
 
     def strings(self, tokens: Iterable[int]) -> list[str]:
-        r"""What each of ``tokens`` shows of the text: the characters whose last byte it has.
+        r"""Return the text of each of ``tokens``: the characters whose last byte it has.
 
-        A token that only begins a character shows nothing of it. Bytes that no token completes to a
-        character are shown as ``\\xe2`` where they stand. Joined, the strings are the text, if it
-        has no such bytes.
+        A token that only begins a character has nothing of it. Bytes that belong to no character
+        are shown as ``\\xe2``. Without such bytes, the joined strings are the text.
         """
         pieces = [self.token_bytes(token) for token in tokens]
         texts = [""] * len(pieces)
@@ -230,19 +227,18 @@ class ReleasedTokenizer:
         return texts
 
     def labels(self, tokens: Iterable[int]) -> list[str]:
-        """What each of ``tokens`` is called in a figure; see :func:`part_labels`."""
+        """Return the name of each of ``tokens`` in a figure; see :func:`part_labels`."""
         return part_labels([self.token_bytes(token) for token in tokens])
 
     def require_fits(self, vocab_size: int) -> None:
-        """Raise :class:`~glassformer.errors.InputError` unless a model of this ``vocab_size`` has
-        every token of texts.
+        """Refuse a model whose ``vocab_size`` lacks tokens of texts.
 
-        Special ones may be beyond it, as Gemma 3's for images is.
+        Special tokens may be beyond it, such as Gemma 3's for images.
         """
         beyond = {
             token for token in range(vocab_size, self.vocab_size) if self.piece(token) is not None
         }
-        if not beyond <= {*self.specials.values()}:
+        if beyond - {*self.specials.values()}:
             raise InputError(
                 got=(
                     f"{self.source} with {self.vocab_size} tokens for a model of vocab_size = "
@@ -254,13 +250,15 @@ class ReleasedTokenizer:
 
 
 def part_labels(pieces: Sequence[bytes]) -> list[str]:
-    r"""The text of each piece of a text in UTF-8; a character that several pieces share is numbered
-    in each of them.
+    r"""Return the text of each piece of a text in UTF-8.
 
-    The pieces ``b" \xf0\x9f"``, ``b"\x8e"`` and ``b"\x89"`` are ``" 🎉 1/3"``, ``"🎉 2/3"`` and ``"🎉
-    3/3"``. Bytes of no character are shown as ``\\xf0``.
+    A character that several pieces share is numbered in each of them. The pieces ``b" \xf0\x9f"``,
+    ``b"\x8e"`` and ``b"\x89"`` are ``" 🎉 1/3"``, ``"🎉 2/3"`` and ``"🎉 3/3"``. Bytes of no
+    character are shown as ``\\xf0``.
     """
-    owners = [number for number, piece in enumerate(pieces) for _ in piece]
+    owners: list[int] = []
+    for number, piece in enumerate(pieces):
+        owners += [number] * len(piece)
     labels = [""] * len(pieces)
     place = 0
     for character in b"".join(pieces).decode(errors="surrogateescape"):
@@ -270,79 +268,64 @@ def part_labels(pieces: Sequence[bytes]) -> list[str]:
         for part, number in enumerate(sharing, start=1):
             if broken:
                 labels[number] += f"\\x{ord(character) - 0xDC00:02x}"
+            elif len(sharing) == 1:
+                labels[number] += character
             else:
-                labels[number] += (
-                    character if len(sharing) == 1 else f"{character} {part}/{len(sharing)}"
-                )
+                labels[number] += f"{character} {part}/{len(sharing)}"
         place = end
     return labels
 
 
 def read_tokenizer(path: Path | str) -> ReleasedTokenizer:
-    """The tokenizer in a ``tokenizer.json``."""
+    """Return the tokenizer in a ``tokenizer.json``."""
     path = local_path(path)
     return from_json(read_text(path, LARGEST_FILE), str(path))
 
 
 def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
-    """The tokenizer of a ``tokenizer.json`` with byte-pair encoding: of bytes, as gpt-oss's, or of
-    characters with byte fallback, as Mixtral's.
+    """Return the tokenizer of a ``tokenizer.json`` with byte-pair encoding.
+
+    It merges bytes, such as gpt-oss's, or characters with byte fallback, such as Mixtral's.
     """
     content = read_json(text, source)
     added = content.get("added_tokens", [])
     try:
-        # The names of marked tokens are ordinary text in a text. Some files do not mark all special
-        # tokens.
-        marked = [
-            each | {"special": each["special"] or is_special_name(each["content"])}
-            for each in added
-        ]
-        # Of Llama's older files names count as normalised: they would be found after a space only,
-        # not after a word.
-        bare = content.get("normalizer") is None
-        marked = [
-            each | {"normalized": False} if bare or each["special"] else each for each in marked
-        ]
-        engine = tokenizers.Tokenizer.from_str(
-            text if marked == added else json.dumps(content | {"added_tokens": marked})
-        )
-        names = {each["content"]: each["id"] for each in marked if each["special"]}
-        read = _piece_reader(content)
+        marked = _mark_special(added, bare=content.get("normalizer") is None)
+        if marked != added:
+            text = json.dumps(content | {"added_tokens": marked})
+        engine = tokenizers.Tokenizer.from_str(text)
+        specials = {entry["content"]: entry["id"] for entry in marked if entry["special"]}
+        bytes_of = _piece_reader(content)
         begin = tuple(_before(content))
     except BaseException as error:  # the library raises nothing narrower
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         raise InputError(
-            f"{source} with a fault: {error}", "the JSON of a tokenizer", "Download it again."
+            got=f"{source} with a fault: {error}",
+            expected="the JSON of a tokenizer",
+            fix="Download it again.",
         ) from error
-    if read is None:
-        kind = (content.get("model") or {}).get("type")
-        raise InputError(
-            f"{source} that merges characters and has no bytes"
-            if kind == "BPE"
-            else f"{source} of the kind {kind}",
-            "byte-pair encoding, of bytes or with byte fallback",
-            "Pass the file of a decoder such as gpt-oss or Mixtral.",
-        )
-    # Characters of added tokens are not bytes in another spelling, but SentencePiece's runs of
-    # spaces are spelt.
+    if bytes_of is None:
+        raise _unsupported(source, content)
+    # Added tokens are spelt as they are, without the alphabet of bytes. SentencePiece's are not:
+    # its runs of spaces are added tokens.
     if content["model"].get("byte_fallback"):
-        verbatim = {*names}
+        verbatim = {*specials}
     else:
-        verbatim = {each["content"] for each in added}
+        verbatim = {entry["content"] for entry in added}
     engine.no_padding()
     engine.no_truncation()
 
     def piece(token: int) -> bytes | None:
-        found = engine.id_to_token(token)
-        if found is None:
+        spelling = engine.id_to_token(token)
+        if spelling is None:
             return None
-        if found in verbatim:
-            return found.encode()
-        return read(found)
+        if spelling in verbatim:
+            return spelling.encode()
+        return bytes_of(spelling)
 
     highest = max(engine.get_vocab(with_added_tokens=True).values(), default=-1)
-    if not highest >= 0:
+    if highest < 0:
         raise InputError(
             got=f"{source} without tokens",
             expected="a vocabulary",
@@ -352,32 +335,63 @@ def from_json(text: str, source: str = "a tokenizer") -> ReleasedTokenizer:
         source,
         engine,
         highest + 1,
-        names,
+        specials,
         piece,
         begin,
-        end_tokens(names),
+        end_tokens(specials),
         backtracks=may_backtrack(content),
     )
 
 
+def _mark_special(added: Sequence[Mapping[str, Any]], *, bare: bool) -> list[dict[str, Any]]:
+    """Return the added tokens with all special ones marked, so that their names stay text.
+
+    Args:
+        added: Entries of a ``tokenizer.json``; some files do not mark all special tokens.
+        bare: The file has no normalizer.
+    """
+    marked = []
+    for entry in added:
+        special = entry["special"] or is_special_name(entry["content"])
+        changed = {**entry, "special": special}
+        # Llama's older files normalise names: they would be found after a space only.
+        if bare or special:
+            changed["normalized"] = False
+        marked.append(changed)
+    return marked
+
+
+def _unsupported(source: str, content: Mapping[str, Any]) -> InputError:
+    kind = (content.get("model") or {}).get("type")
+    if kind == "BPE":
+        fault = f"{source} that merges characters and has no bytes"
+    else:
+        fault = f"{source} of the kind {kind}"
+    return InputError(
+        got=fault,
+        expected="byte-pair encoding, of bytes or with byte fallback",
+        fix="Pass the file of a decoder such as gpt-oss or Mixtral.",
+    )
+
+
 def read_numbers(text: str, vocab_size: int) -> list[int]:
-    """The numbers below ``vocab_size`` in a text, between spaces."""
+    """Return the numbers below ``vocab_size`` in a text, between spaces."""
     words = text.split()
-    expected = f"whole numbers from 0 to {vocab_size - 1} between spaces"
     for place, word in enumerate(words, start=1):
-        fits = word.isascii() and word.isdecimal() and len(word) <= 12 and int(word) < vocab_size
-        if not fits:
+        is_number = word.isascii() and word.isdecimal() and len(word) <= 12
+        if not is_number or int(word) >= vocab_size:
             raise InputError(
                 got=f"{word[:40]!r} at place {place}",
-                expected=expected,
+                expected=f"whole numbers from 0 to {vocab_size - 1} between spaces",
                 fix="Type such numbers.",
             )
     return [int(word) for word in words]
 
 
 def number_tokenizer(vocab_size: int) -> ReleasedTokenizer:
-    """Of a model of ``vocab_size`` numbers, such as the recurrence's: texts are numbers between
-    spaces.
+    """Return the tokenizer of a model of numbers, such as the recurrence's.
+
+    Texts are numbers below ``vocab_size`` between spaces.
     """
 
     def encode(text: str, *, named: bool = True) -> list[int]:
@@ -387,11 +401,10 @@ def number_tokenizer(vocab_size: int) -> ReleasedTokenizer:
 
 
 def tokenizer_places(directory: Path) -> list[Path]:
-    """The directories to search for a model's tokenizer: its own, and for one named ``original``
-    also its parent.
+    """Return the directories to search for a model's tokenizer.
 
-    The hub's copies of gpt-oss have OpenAI's layout in a folder of that name and the tokenizer
-    above it.
+    These are the model's own directory and, if it is called ``original``, its parent: the hub's
+    copies of gpt-oss have OpenAI's layout in a folder of that name, and the tokenizer above it.
     """
     resolved = directory.resolve()
     if resolved.name == "original":
@@ -400,47 +413,48 @@ def tokenizer_places(directory: Path) -> list[Path]:
 
 
 def read_tokenizer_config(directory: Path) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` in a directory, and beside an older one
-    ``special_tokens_map.json`` and ``added_tokens.json``.
+    """Return the content of a directory's ``tokenizer_config.json``.
+
+    Older ones have ``special_tokens_map.json`` and ``added_tokens.json`` as well.
     """
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         path = directory / name
-        if path.is_file() and "added_tokens_decoder" not in found:
+        if path.is_file() and "added_tokens_decoder" not in config:
             text = read_bytes(path, LARGEST_FILE, inside=True).decode("utf-8", errors="replace")
-            found |= read_json(text, str(path))
+            config |= read_json(text, str(path))
     path = directory / "added_tokens.json"
-    if path.is_file() and "added_tokens_decoder" not in found:
+    if path.is_file() and "added_tokens_decoder" not in config:
         tokens = read_json(read_text(path, LARGEST_FILE, inside=True), str(path))
-        # No prompt has a token for padding, which was often added for training alone.
-        found["added_tokens_decoder"] = {
-            str(token): n for n, token in tokens.items() if "pad" not in n.lower()
+        # No prompt has a token for padding; it was often added for training only.
+        config["added_tokens_decoder"] = {
+            str(token): name for name, token in tokens.items() if "pad" not in name.lower()
         }
-    return found
+    return config
 
 
 def named_token(value: Any) -> str | None:
-    """The name of a token in ``tokenizer_config.json``: a string, or the content of an object; None
-    for none.
-    """
-    found = value.get("content") if isinstance(value, dict) else value
-    return found if isinstance(found, str) else None
+    """Return the name of a token in ``tokenizer_config.json``: a string, or an object's content."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
 
 
 def _configured(tokenizer: ReleasedTokenizer, config: Mapping[str, Any]) -> ReleasedTokenizer:
-    """``tokenizer`` with the end that ``tokenizer_config.json`` names.
+    """Return ``tokenizer`` with the end that ``tokenizer_config.json`` names.
 
-    Its ``add_bos_token`` counts for nothing beside a ``tokenizer.json``, as in transformers.
+    As in transformers, ``add_bos_token`` has no effect with a ``tokenizer.json``.
     """
-    declared = config.get("added_tokens_decoder")
-    files = "tokenizer_config.json or added_tokens.json"
-    for token, described in declared.items() if isinstance(declared, dict) else ():
+    declared_tokens = config.get("added_tokens_decoder")
+    if not isinstance(declared_tokens, dict):
+        declared_tokens = {}
+    for token, described in declared_tokens.items():
         name = named_token(described) or ""
         if name != "" and list(map(str, tokenizer.prompt(name)[-1:])) != [token]:
             raise InputError(
                 got=(
                     f"{tokenizer.source} without the token {short(name)} = {short(token)} of "
-                    f"{files}"
+                    "tokenizer_config.json or added_tokens.json"
                 ),
                 expected="the same tokens in both",
                 fix=(
@@ -455,7 +469,7 @@ def _configured(tokenizer: ReleasedTokenizer, config: Mapping[str, Any]) -> Rele
 
 
 def tokenizer_beside(directory: Path | str) -> ReleasedTokenizer | None:
-    """The tokenizer in the directories of :func:`tokenizer_places`; None if there is none."""
+    """Return the tokenizer in the directories of :func:`tokenizer_places`; None without."""
     for place in tokenizer_places(local_path(directory)):
         if (file := place / TOKENIZER_FILE).is_file():
             require_regular(file, inside=True)
@@ -464,25 +478,23 @@ def tokenizer_beside(directory: Path | str) -> ReleasedTokenizer | None:
 
 
 def _piece_reader(content: Mapping[str, Any]) -> Callable[[str], bytes] | None:
-    """A function from a token's spelling in the file to its bytes; None for an unsupported kind of
-    tokenizer.
-    """
+    """Return a function from a token's spelling to its bytes; None for an unsupported tokenizer."""
     model = content.get("model") or {}
-    if (
-        model.get("type", "BPE" if "merges" in model else None) != "BPE"
-    ):  # files of 2020, as GPT-2's, do not say it
+    # Files of 2020, such as GPT-2's, have no type.
+    is_bpe = model["type"] == "BPE" if "type" in model else "merges" in model
+    if not is_bpe:
         return None
     decoder = content.get("decoder") or {}
-    decoders = {each.get("type") for each in (decoder, *decoder.get("decoders", []))}
-    if "ByteLevel" in decoders:
+    kinds = {part.get("type") for part in (decoder, *decoder.get("decoders", []))}
+    if "ByteLevel" in kinds:
         return piece_reader("ByteLevel")
-    if model.get("byte_fallback") and decoders & {"ByteFallback", "Metaspace", "Replace"}:
+    if model.get("byte_fallback") and kinds & {"ByteFallback", "Metaspace", "Replace"}:
         return piece_reader("ByteFallback")
     return None
 
 
 def piece_reader(decoder: Literal["ByteLevel", "ByteFallback"]) -> Callable[[str], bytes]:
-    """A function from the spelling of a token to its bytes.
+    """Return a function from the spelling of a token to its bytes.
 
     Args:
         decoder: ``"ByteLevel"``: a character for each byte, GPT-2's alphabet. ``"ByteFallback"``:
@@ -512,27 +524,26 @@ def released(
     *,
     backtracks: bool = False,
 ) -> ReleasedTokenizer:
-    """The tokenizer with this engine, whose added tokens include ``specials``, marked as special.
+    """Return the tokenizer of ``engine``, whose added tokens include ``specials``.
 
-    ``backtracks`` says that its regular expressions may take very long.
+    ``backtracks``: its regular expressions may take very long.
     """
-    turn = Lock()
+    lock = Lock()
     normalizer = engine.normalizer
 
     def ids(text: str) -> list[int]:
         return list(encoding_of(engine, text, source, backtracks).ids)
 
     def encode(text: str, mark: str = "", *, named: bool = True) -> list[int]:
-        with turn:  # the switches belong to the engine, and servers have threads
+        with lock:  # the switches belong to the engine, and servers have threads
             engine.encode_special_tokens = not named
             if not mark:
                 return ids(text)
-            unmarked = [
-                normalizers.Replace(mark, ""),
-                *([] if normalizer is None else [normalizer]),
-            ]
+            steps: list[Any] = [normalizers.Replace(mark, "")]
+            if normalizer is not None:
+                steps.append(normalizer)
             try:
-                engine.normalizer = normalizers.Sequence(unmarked)
+                engine.normalizer = normalizers.Sequence(steps)
                 return ids(text)
             finally:
                 engine.normalizer = normalizer
@@ -554,46 +565,47 @@ def _rebuilt(
 
 
 def is_special_name(name: str, *, listed: bool = True) -> bool:
-    """Whether a token is special by its name: one of :data:`END_NAMES`, or of the ``listed`` tokens
-    ``<|NAME|>`` or ``<pad>``, which many tokenizers of Llama 2 have and the model lacks.
+    """Return whether a token is special by its name.
+
+    The name is one of :data:`END_NAMES`; or the token is ``listed`` and called ``<|NAME|>`` or
+    ``<pad>``. Many tokenizers of Llama 2 have ``<pad>``, and the model lacks it.
     """
-    return name in END_NAMES or (listed and (name == "<pad>" or _NAME.fullmatch(name) is not None))
+    if name in END_NAMES:
+        return True
+    return listed and (name == "<pad>" or _NAME.fullmatch(name) is not None)
 
 
 def end_tokens(specials: Mapping[str, int], declared: Iterable[int] = ()) -> tuple[int, ...]:
-    """The tokens that end a text or a turn: the ``declared`` ones, and those of :data:`END_NAMES`.
+    """Return the tokens that end a text or a turn: ``declared`` ones and :data:`END_NAMES`.
 
-    Negative ids stand for none. In the harmony format ``<|end|>`` ends a message within a turn.
+    Negative ids are ignored. In the harmony format ``<|end|>`` ends a message within a turn.
     """
     ends = {*declared, *(specials[name] for name in END_NAMES if name in specials)}
-    if {"<|return|>", "<|call|>"} <= specials.keys() or {
-        "<|calls|>",
-        "<|flush|>",
-    } <= specials.keys():
-        ends.discard(specials.get("<|end|>", -1))
+    for names in ({"<|return|>", "<|call|>"}, {"<|calls|>", "<|flush|>"}):
+        if names <= specials.keys():
+            ends.discard(specials.get("<|end|>", -1))
     return tuple(sorted(end for end in ends if end >= 0))
 
 
 def byte_alphabet() -> dict[str, bytes]:
-    """GPT-2's spelling of bytes: printable ones as themselves, the others as characters from U+0100
-    on.
-    """
-    shown = [
+    """Return GPT-2's spelling of bytes: printable ones as themselves, others from U+0100 on."""
+    printable = [
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),
         *range(ord("®"), ord("ÿ") + 1),
     ]
-    others = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): bytes([byte]) for byte in shown} | {
-        chr(256 + index): bytes([byte]) for index, byte in enumerate(others)
-    }
+    alphabet = {chr(byte): bytes([byte]) for byte in printable}
+    others = [byte for byte in range(256) if byte not in printable]
+    for index, byte in enumerate(others):
+        alphabet[chr(256 + index)] = bytes([byte])
+    return alphabet
 
 
 def _before(content: Mapping[str, Any]) -> Iterator[int]:
-    """The tokens that the file's template puts before a text."""
+    """Yield the tokens that the file's template puts before a text."""
     processor = content.get("post_processor") or {}
     for part in (processor, *(processor.get("processors") or [])):
-        for each in part.get("single") or []:
-            if "Sequence" in each:
+        for item in part.get("single") or []:
+            if "Sequence" in item:
                 return
-            yield from part["special_tokens"][each["SpecialToken"]["id"]]["ids"]
+            yield from part["special_tokens"][item["SpecialToken"]["id"]]["ids"]

@@ -1,7 +1,7 @@
 """Subword tokenizers of released models, with the library ``tokenizers``.
 
-Word pieces (BERT) mark parts that continue a word: ``marvel ##lous``. Byte pairs (GPT-2) mark those
-that begin one, and work on bytes, so that every text can be encoded.
+Word pieces (BERT) mark parts that continue a word: ``marvel ##lous``. Byte pairs (GPT-2) mark parts
+that begin a word. They consist of bytes, so that every text can be encoded.
 """
 
 import json
@@ -38,8 +38,7 @@ _SETTINGS = {
     "strip_accents": ("strip_accents", None),
     "tokenize_chinese_chars": ("handle_chinese_chars", True),
 }
-"""BERT's in ``tokenizer_config.json``: the library's name of each, and the default of BERT's class.
-"""
+"""BERT's settings in ``tokenizer_config.json``: the library's names, and BERT's defaults."""
 
 
 class SubwordTokenizer:
@@ -59,18 +58,17 @@ class SubwordTokenizer:
         self.pad_id = _special_id(self._engine, _PAD_NAMES, "padding")
         self.cls_id = _special_id(self._engine, _CLS_NAMES, "CLS")
         self._added = self._engine.num_special_tokens_to_add(False)
-        # Special ids included. The library builds the whole table at every call.
+        # With special ids. Computed once, because the library builds the whole table at every call.
         self.vocab_size: int = max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
-        """The ids of ``text`` and of the engine's special tokens around it, truncated to
-        ``max_len`` in all.
+        """Return the ids of ``text`` between the engine's special tokens, at most ``max_len``.
 
         An unpaired surrogate is read as U+FFFD, the replacement character.
         """
         require_text(text)
         require_positive(max_len=max_len)
-        if not max_len >= self._added:
+        if max_len < self._added:
             raise InputError(
                 got=f"max_len = {max_len}",
                 expected=f"at least {self._added}, the special tokens around every text",
@@ -82,19 +80,18 @@ class SubwordTokenizer:
         return ids
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The text of each id; word pieces keep their ``##``, byte pairs are decoded."""
+        """Return the text of each id; word pieces keep their ``##``, byte pairs are decoded."""
         with engine_errors("a tokenizer", "it decodes tokens"):
             return self._pieces(tokens)
 
     def _pieces(self, tokens: Sequence[int]) -> list[str]:
         added = self._engine.get_added_tokens_decoder()
         byte_level = isinstance(self._engine.decoder, decoders.ByteLevel)
-        found = []
+        pieces = []
         for token in map(int, tokens):
             require_token(token, self.vocab_size)
-            decoded = byte_level and token not in added
             piece: str | None
-            if decoded:
+            if byte_level and token not in added:
                 piece = self._engine.decode([token])
             else:
                 piece = self._engine.id_to_token(token)
@@ -104,11 +101,11 @@ class SubwordTokenizer:
                     expected="an id in use",
                     fix="Decode with the tokenizer that encoded.",
                 )
-            found.append(str(piece))
-        return found
+            pieces.append(str(piece))
+        return pieces
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Readable text, without special tokens."""
+        """Return readable text, without special tokens."""
         for token in tokens:
             require_token(token, self.vocab_size)
         with engine_errors("a tokenizer", "it decodes tokens"):
@@ -118,53 +115,48 @@ class SubwordTokenizer:
         return text.strip()
 
     def to_json(self) -> str:
-        """The engine's JSON, as in a ``tokenizer.json``, for :func:`tokenizer_from_json`."""
+        """Return the engine's JSON, as in a ``tokenizer.json``; :func:`tokenizer_from_json`."""
         return str(self._engine.to_str())
 
 
 Tokenizer = WordTokenizer | SubwordTokenizer
-"""A tokenizer of classifiers: ids are 0 ... vocab_size - 1, and ``cls_id`` comes before every text.
-"""
+"""A tokenizer of classifiers: ids are 0 ... vocab_size - 1; ``cls_id`` precedes every text."""
 
 
 def load_subwords(path: Path | str) -> SubwordTokenizer:
-    """The tokenizer of a released model: a ``tokenizer.json``, a BERT ``vocab.txt``, or a directory
-    with one of them.
+    """Return the tokenizer of a released model.
+
+    ``path`` is a ``tokenizer.json``, a BERT ``vocab.txt``, or a directory with one of them.
 
     A ``tokenizer_config.json`` next to ``vocab.txt`` decides whether case matters; by default it
-    does not. In a directory, BERT's settings in it, and the defaults of a class that it names,
-    count more than ``tokenizer.json``, as in transformers.
+    does not. As in transformers, BERT's settings in a directory's config, and the defaults of the
+    class that it names, override ``tokenizer.json``.
     """
     path = local_path(path)
     inside = path.is_dir()
     if inside:
-        found = [path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()]
-        if not bool(found):
+        paths = [path / name for name in ("tokenizer.json", "vocab.txt") if (path / name).is_file()]
+        if not paths:
             raise InputError(
                 got=f"{path} without a tokenizer",
                 expected="tokenizer.json or vocab.txt in it",
                 fix="Download the rest.",
             )
-        path = found[0]
+        path = paths[0]
     text = read_text(path, inside=inside)
     if inside or path.suffix != ".json":
         config = read_tokenizer_config(path.parent)
     else:
         config = {}
     kind = config.get("tokenizer_class")
-    if kind in ("PreTrainedTokenizerFast", "TokenizersBackend"):
-        named = {}
-    else:
-        named = _SETTINGS
-    settings = {
-        theirs: config.get(ours, usual)
-        for ours, (theirs, usual) in named.items()
-        if kind or ours in config
-    }
+    settings = {}
+    if kind not in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        for name, (library_name, default) in _SETTINGS.items():
+            if kind or name in config:
+                settings[library_name] = config.get(name, default)
     if path.suffix == ".json":
         return SubwordTokenizer(_engine_from(text, str(path), settings))
-    words = kind != "BertJapaneseTokenizer"  # which splits a text by a dictionary first
-    if not words:
+    if kind == "BertJapaneseTokenizer":  # it splits a text by a dictionary first
         raise InputError(
             got=f"{path} of the class {kind}",
             expected="a BERT vocabulary alone",
@@ -174,7 +166,7 @@ def load_subwords(path: Path | str) -> SubwordTokenizer:
 
 
 def tokenizer_from_json(text: str) -> Tokenizer:
-    """The tokenizer of either kind that ``to_json`` wrote."""
+    """Return the tokenizer of either kind that ``to_json`` wrote."""
     content = read_json(text, "a tokenizer")
     if "format" in content:
         return WordTokenizer.from_json(text)
@@ -182,12 +174,11 @@ def tokenizer_from_json(text: str) -> Tokenizer:
 
 
 def _bert(path: Path, text: str, settings: dict[str, Any]) -> BertWordPieceTokenizer:
-    """BERT's tokenizer: one piece per line, whose number is the line's from 0."""
+    """Return BERT's tokenizer: one piece per line, whose id is the line's number from 0."""
     lines = text.split("\n")
-    vocabulary = {
-        piece.rstrip("\r"): index
-        for index, piece in enumerate(lines[:-1] if lines[-1] == "" else lines)
-    }
+    if lines[-1] == "":
+        lines.pop()
+    vocabulary = {piece.rstrip("\r"): index for index, piece in enumerate(lines)}
     missing = [piece for piece in (PAD, UNK, CLS, SEP) if piece not in vocabulary]
     if missing:
         raise InputError(
@@ -217,16 +208,18 @@ def _engine_from(
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         raise InputError(
-            f"{what} with a fault: {error}", "the JSON of a tokenizer", "Download it again."
+            got=f"{what} with a fault: {error}",
+            expected="the JSON of a tokenizer",
+            fix="Download it again.",
         ) from error
 
 
 def _special_id(engine: tokenizers.Tokenizer, names: tuple[str, ...], role: str) -> int:
-    found = [token for token in map(engine.token_to_id, names) if token is not None]
-    if not bool(found):
+    ids = [token for token in map(engine.token_to_id, names) if token is not None]
+    if not ids:
         raise InputError(
             got=f"a tokenizer without {' or '.join(names)}",
             expected=f"a {role} token",
             fix=f"Add {names[0]} to it.",
         )
-    return int(found[0])
+    return int(ids[0])

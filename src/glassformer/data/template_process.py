@@ -1,13 +1,12 @@
-"""Renders one chat template, in a process of its own: ``python -I -S template_process.py``.
+"""Renders one chat template in a separate process: ``python -I -S template_process.py``.
 
 A template is a program from an untrusted file. Jinja2's sandbox keeps it from the interpreter's
-objects; the limits of this process on time, memory and files end loops and texts that grow without
-end. From standard input comes JSON with the template, its variables, the limit of time, and the
-directories that hold Jinja2. The answer, JSON with the text or the error, is the last line of
-standard output: what is printed before or later is no part of it.
+objects. Limits on time, memory and files stop endless loops and endless texts. Standard input is
+JSON with the template, its variables, the time limit, and the directories of Jinja2. The answer,
+JSON with the text or the error, is the last line of standard output.
 
-Only the standard library and Jinja2 are imported, so that it starts fast. ``-I -S`` keep out what
-an environment runs at the start of every interpreter.
+Only the standard library and Jinja2 are imported, so that the process starts fast. ``-I -S`` skip
+the environment's start-up code.
 """
 
 import json
@@ -24,11 +23,11 @@ MEMORY = 2**29
 LONGEST = 2**23
 """Limits: seconds of processor time, bytes of memory, characters of the text."""
 TIME_IS_UP = 75
-"""Exit status of a process that has used its time, where the system has no signal for it."""
+"""Exit status of a process that has used its time, if the system has no signal for that."""
 
 
 def limit(seconds: float) -> None:
-    """Limit what this process uses from now on."""
+    """Limit the time, memory and files that this process uses from now on."""
     end = time.process_time() + seconds
     try:
         import resource
@@ -36,7 +35,7 @@ def limit(seconds: float) -> None:
     except ImportError:  # Windows
         threading.Thread(target=_exit_at, args=(end,), daemon=True).start()
         return
-    # The parent may ignore or block it, which its children would do too.
+    # Children inherit the parent's settings, which may ignore or block the signal.
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGXCPU])
     last_second = int(end) + 1
@@ -59,7 +58,7 @@ def _exit_at(end: float) -> None:
 
 
 def _address_space() -> int:
-    """Bytes of address space that this process has; 0 where the system does not tell."""
+    """Return the bytes of this process's address space; 0 if the system does not report them."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     except OSError:
@@ -68,7 +67,7 @@ def _address_space() -> int:
 
 
 def render(template: str, variables: dict[str, Any]) -> str:
-    """The text of ``template``, in an environment as that of transformers.
+    """Return the text of ``template``, rendered with the environment of transformers.
 
     Source: transformers, utils/chat_template_utils.py.
     """
@@ -117,7 +116,7 @@ def render(template: str, variables: dict[str, Any]) -> str:
 def main() -> None:
     """Answer the request on standard input."""
     channel = os.dup(1)
-    os.dup2(2, 1)  # what is printed from here on does not reach the channel
+    os.dup2(2, 1)  # later output goes to standard error, not to the channel
     request = json.loads(sys.stdin.buffer.read())
     sys.path += request["directories"]
     render("", {})  # imports Jinja2, which the limits do not count

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 from glassformer.data.unicode_words import JAVASCRIPT, MARK, outline, unified
@@ -69,15 +69,14 @@ class WordTokenizer:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str], vocab_size: int = 5000) -> WordTokenizer:
-        """The most frequent words of ``texts``, most frequent first, ties in the order of code
-        points.
+        """Return a tokenizer with the most frequent words of ``texts``, ordered by frequency.
 
-        Pass training texts only: a vocabulary with the words of held-out texts leaks them.
-        ``vocab_size`` counts the three special ids too.
+        Ties are in the order of code points. Pass training texts only: a vocabulary with the words
+        of held-out texts leaks them. ``vocab_size`` includes the three special ids.
         """
         require_positive(vocab_size=vocab_size)
         room = vocab_size - len(_SPECIAL)
-        if not room > 0:
+        if room <= 0:
             raise InputError(
                 got=f"vocab_size = {vocab_size}",
                 expected="at least 4",
@@ -89,8 +88,8 @@ class WordTokenizer:
                 expected="an iterable of texts",
                 fix="Put it into a list.",
             )
-        counts = Counter(word for text in texts for word in split_words(text))
-        if not bool(counts):
+        counts = Counter(chain.from_iterable(map(split_words, texts)))
+        if not counts:
             raise InputError(
                 got="texts without a word",
                 expected="at least one word",
@@ -101,37 +100,36 @@ class WordTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, the three special ones included."""
+        """Return the number of ids, the three special ones included."""
         return len(_SPECIAL) + len(self.words)
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """The id of each token, special ones included."""
+        """Return the id of each token, special ones included."""
         return {word: index for index, word in enumerate((*_SPECIAL, *self.words))}
 
     def encode(self, text: str, max_len: int = MAX_LEN) -> list[int]:
-        """CLS and the ids of the first ``max_len - 1`` words; 1 for a word outside the vocabulary."""
+        """Return CLS and the ids of the first ``max_len - 1`` words; 1 for an unknown word."""
         require_positive(max_len=max_len)
-        return [
-            CLS_ID,
-            *(self.ids.get(word, UNK_ID) for word in islice(split_words(text), max_len - 1)),
-        ]
+        words = islice(split_words(text), max_len - 1)
+        return [CLS_ID, *(self.ids.get(word, UNK_ID) for word in words)]
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The word of each id; special ones as ``<PAD>``, ``<UNK>`` and ``<CLS>``."""
+        """Return the word of each id; special ones as ``<PAD>``, ``<UNK>`` and ``<CLS>``."""
+        pieces = []
         for token in tokens:
             require_token(token, self.vocab_size)
-        return [
-            _SPECIAL[token] if token < len(_SPECIAL) else self.words[token - len(_SPECIAL)]
-            for token in tokens
-        ]
+            if token < len(_SPECIAL):
+                pieces.append(_SPECIAL[token])
+            else:
+                pieces.append(self.words[token - len(_SPECIAL)])
+        return pieces
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The words with spaces between them, none before closing punctuation and parts like n't;
-        no padding, no CLS.
+        """Return the words with spaces between them, without padding and CLS.
 
-        Upper case and original spaces are lost. Encoding the result gives the same ids if none of
-        them is unknown.
+        No space precedes closing punctuation and parts like n't. Upper case and original spaces are
+        lost. Encoding the result gives the same ids if none of them is unknown.
         """
         text = ""
         before = ""
@@ -140,12 +138,14 @@ class WordTokenizer:
                 continue
             after_word = _LETTERS.fullmatch(outline(before)) and not _CLITIC.fullmatch(before)
             attached = word in _CLOSING or (_CLITIC.fullmatch(word) and after_word)
-            text += word if attached or not text else " " + word
+            if text and not attached:
+                text += " "
+            text += word
             before = word
         return text
 
     def described(self, max_len: int) -> dict[str, Any]:
-        """:meth:`encode` as data for JavaScript."""
+        """Return :meth:`encode` as data for JavaScript."""
         return {
             "kind": "words",
             "words": [*_SPECIAL, *self.words],
@@ -154,12 +154,12 @@ class WordTokenizer:
         }
 
     def to_json(self) -> str:
-        """The vocabulary as a JSON object."""
+        """Return the vocabulary as a JSON object."""
         return json.dumps({"format": _FORMAT, "words": self.words})
 
     @classmethod
     def from_json(cls, text: str) -> WordTokenizer:
-        """The tokenizer that :meth:`to_json` wrote."""
+        """Return the tokenizer that :meth:`to_json` wrote."""
         content = read_json(text, "a tokenizer")
         words = None
         if content.get("format") == _FORMAT:
@@ -170,17 +170,17 @@ class WordTokenizer:
                 expected=f'"format": "{_FORMAT}" and a list "words"',
                 fix="Use a file that WordTokenizer.to_json made.",
             )
-        return cls(tuple(words or ()))
+        return cls(tuple(words))
 
 
 def split_words(text: str) -> Iterator[str]:
-    """The words and punctuation marks of ``text``, in order, lower-case.
+    """Return the words and punctuation marks of ``text``, in order, lower-case.
 
     Adjacent letters, marks, digits and underscores make a word, by Unicode's general categories;
-    every other visible character is a separate word. So a run of Thai, Lao, Khmer, Burmese, Chinese
-    or Japanese without spaces is one word: texts of these need spaces, or spaces without width,
-    between words. As in the Penn Treebank and SST-2, ``didn't`` is ``did`` and ``n't``, ``movie's``
-    is ``movie`` and ``'s``. Variants and invisible characters are
+    every other visible character is a separate word. So Thai, Lao, Khmer, Burmese, Chinese and
+    Japanese texts need spaces between words, or spaces without width: a run without them is one
+    word. As in the Penn Treebank and SST-2, ``didn't`` is ``did`` and ``n't``, ``movie's`` is
+    ``movie`` and ``'s``. Variants and invisible characters are
     :func:`~glassformer.data.unicode_words.unified`.
     """
     require_text(text)
@@ -199,14 +199,12 @@ def require_text(text: Any) -> None:
 
 
 def whole_text(text: str) -> str:
-    """``text`` with U+FFFD, the replacement character, for each unpaired surrogate."""
+    """Return ``text`` with U+FFFD, the replacement character, for each unpaired surrogate."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def require_token(token: int, vocab_size: int) -> None:
-    """Raise :class:`~glassformer.errors.InputError` unless ``token`` is an id of a vocabulary of
-    this size.
-    """
+    """Refuse a ``token`` that is no id of a vocabulary of this size."""
     if not 0 <= token < vocab_size:
         raise InputError(
             got=f"the token {token}",
@@ -216,12 +214,14 @@ def require_token(token: int, vocab_size: int) -> None:
 
 
 def read_json(text: str, what: str) -> dict[str, Any]:
-    """The JSON object in ``text``."""
+    """Return the JSON object in ``text``."""
     try:
         content = json_value(text)
     except InputError as error:
         raise InputError(
-            f"{what} that is not JSON: {error.got}", "a JSON object", error.fix
+            got=f"{what} that is not JSON: {error.got}",
+            expected="a JSON object",
+            fix=error.fix,
         ) from error
     if not isinstance(content, dict):
         raise InputError(

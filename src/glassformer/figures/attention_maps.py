@@ -1,14 +1,14 @@
-"""Attention weights as heat maps: one head of up to thousands of tokens, grids of heads, and two
-compared.
+"""Attention weights as heat maps: one head, grids of heads, and two heads compared.
 
-A row of a map is a query. Maps of thousands of tokens are drawn as an overview, in which a cell
-shows the largest of the weights that it stands for, so that no single large weight is lost.
-Functions for several heads take names of layers and heads, which are numbered from 1 if these are
-empty. Those with an argument ``figure`` draw in that empty figure, such as one of pyplot's, or in a
-new one. They raise InputError for weights that are missing, no NumPy arrays, of other axes, below
-0, above ``largest`` or not finite, and for a wrong number of names.
+A row of a map is a query. Maps of thousands of tokens are drawn as an overview: each cell shows the
+largest weight of its block, so that no single large weight is lost. Functions for several heads
+take names of layers and heads; without names, they are numbered from 1. Functions with an argument
+``figure`` draw in that empty figure, such as one of pyplot's, or in a new one. All raise InputError
+for weights that are missing, no NumPy arrays, of other axes, below 0, above ``largest`` or not
+finite, and for a wrong number of names.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -39,18 +39,18 @@ from glassformer.figures.style import create_ticks, figure_of, in_style, new_fig
 from glassformer.observe.attention_measures import divergence
 
 MOST_CELLS = 512
-"""The most queries or keys that are drawn one by one; more are drawn as an overview."""
+"""Maximum number of queries or keys in a map; more are drawn as an overview."""
 
 Layers: TypeAlias = (
     Float[np.ndarray, "layer head query key"] | Sequence[Float[np.ndarray, "_ query key"]]
 )
-"""The weights of several layers, whose numbers of heads may differ."""
+"""Weights of several layers, whose numbers of heads may differ."""
 
 MOST_PANELS = 64
-"""The most panels of a grid."""
+"""Maximum number of panels in a grid."""
 
 _PANEL_CELLS = 250
-"""The most cells along the side of a panel; more would be smaller than dots on a screen."""
+"""Maximum number of cells along a panel's side; smaller ones could not be seen on a screen."""
 
 _LONGEST_NAME = 16
 
@@ -58,11 +58,11 @@ _LONGEST_NAME = 16
 def overview(
     values: Float[np.ndarray, "row column"], most: int = MOST_CELLS
 ) -> Float[np.ndarray, "block_row block_column"]:
-    """At most ``most`` x ``most`` blocks of equal size, each with its largest value (max pooling).
+    """Return at most ``most`` x ``most`` blocks of equal size with their maxima (max pooling).
 
-    Matrices that are small enough stay as they are. The last blocks may be smaller.
+    Smaller matrices are not changed. The last blocks may be smaller.
     """
-    if not most >= 1:
+    if most < 1:
         raise InputError(
             got=f"most = {most}",
             expected="at least 1",
@@ -84,26 +84,25 @@ def attention_map(
     largest: float | None = None,
     axis_names: tuple[str, str] = ("key", "query"),
 ) -> Figure:
-    """One head as a heat map, a row for each query.
+    """Draw one head as a heat map, a row for each query.
 
-    Maps of up to 22 x 22 have the weights in their cells and maps of up to 40 x 40 names on their
-    axes; longer ones have numbers on their axes, from 0, and from 513 tokens on they are an
+    Maps of up to 22 x 22 have the weights in their cells, and maps of up to 40 x 40 names on their
+    axes. Longer ones have numbers on their axes, from 0. From 513 tokens on, a map is an
     :func:`overview`.
 
     Args:
-        keys: The tokens at the keys; numbers if empty.
-        queries: The tokens at the queries; those of ``keys`` when None, if there are as many
-            queries as keys.
-        ax: Where to draw, emptied first unless it is from
-            :func:`~glassformer.figures.style.new_figure`; a new figure when None.
-        largest: The weight with the darkest colour; the largest of ``weights`` when None.
-        axis_names: What the columns are, and what the rows are.
+        keys: Tokens at the keys; numbers if empty.
+        queries: Tokens at the queries; None takes ``keys`` if there are as many queries as keys.
+        ax: Axes to draw in; emptied first unless they are from
+            :func:`~glassformer.figures.style.new_figure`. None makes a new figure.
+        largest: Weight with the darkest colour; None: the largest of ``weights``.
+        axis_names: Names of the columns' axis and of the rows' axis.
     """
     figure, place, image = _draw_attention_map(
         weights, keys, queries, title, ax, largest, axis_names
     )
     if ax is not None and max(weights.shape) <= MOST_TEXTS:
-        # With the caller's settings, since the layout creates ticks of all axes of the figure.
+        # Outside the style: the layout creates ticks of all axes, some of them the caller's.
         figure.draw_without_rendering()
         box = place.get_window_extent()
         cell = min(box.width / weights.shape[1], 1.5 * box.height / weights.shape[0]) / figure.dpi
@@ -122,14 +121,12 @@ def _draw_attention_map(
     largest: float | None,
     axis_names: tuple[str, str],
 ) -> tuple[Figure, Axes, AxesImage]:
-    """The figure, its axes and its image; without the values of cells where ``ax`` is given."""
+    """Return the figure, its axes and its image, without values in the cells of ``ax``."""
     limits = (0.0, end_of_scale([weights], largest))
     if queries is None:
         queries = keys if len(keys) == len(weights) else ()
-    else:
-        queries = queries
-    few = max(weights.shape) <= MOST_TEXTS
-    down, across = (side(count, LABELLED_CELL if few else CELL) for count in weights.shape)
+    cell = LABELLED_CELL if max(weights.shape) <= MOST_TEXTS else CELL
+    down, across = (side(count, cell) for count in weights.shape)
     width = max(across + 1.9 + names_room(queries), 3.2)
     height = down + 1.2 + names_room(keys)
     if ax is None:
@@ -139,9 +136,11 @@ def _draw_attention_map(
         place = ax
         restyle_axes(ax)
     image = draw_map(place, weights, keys, queries, limits, axis_names, labels=ax is None)
-    # A new figure's size makes the cells nearly square; given axes are filled.
+    # The size of a new figure makes the cells nearly square; the map fills the caller's axes.
     place.set_box_aspect(None)
-    bar: dict[str, Any] = {"aspect": down / 0.13, "panchor": False} if ax is None else {}
+    bar: dict[str, Any] = {}
+    if ax is None:
+        bar = {"aspect": down / 0.13, "panchor": False}
     colours = figure.colorbar(image, ax=place, label=map_label(weights.shape), **bar)
     finish(figure, title, ax)
     create_ticks(place, colours.ax)
@@ -149,48 +148,45 @@ def _draw_attention_map(
 
 
 def end_of_scale(values: Sequence[np.ndarray], largest: float | None) -> float:
-    """The value with the darkest colour: ``largest``, or the largest of all ``values``; 1 if all
-    are 0.
-    """
-    for each in values:
-        got = f"a {type(each).__name__} of shape {list(each.shape)}"
-        fix = "Choose a text and a head, and convert a tensor by .detach().float().cpu().numpy()."
-        if not isinstance(each, np.ndarray) or each.ndim != 2:
+    """Return the value with the darkest colour: ``largest``, or that of all ``values``; 1 for 0."""
+    for matrix in values:
+        if not isinstance(matrix, np.ndarray) or matrix.ndim != 2:
             raise InputError(
-                got=got,
+                got=f"a {type(matrix).__name__} of shape {list(matrix.shape)}",
                 expected="a NumPy array [query, key] for each head",
-                fix=fix,
+                fix=(
+                    "Choose a text and a head, and convert a tensor by "
+                    ".detach().float().cpu().numpy()."
+                ),
             )
-    shapes = [list(each.shape) for each in values]
-    got = f"values of shapes {shapes}"
-    expected = "at least one row and column"
-    if len(values) <= 0 or not all(each.size > 0 for each in values):
+    if len(values) == 0 or any(matrix.size == 0 for matrix in values):
         raise InputError(
-            got=got,
-            expected=expected,
+            got=f"values of shapes {[list(matrix.shape) for matrix in values]}",
+            expected="at least one row and column",
             fix="Pass weights.",
         )
-    low, high = (float(extreme([extreme(each) for each in values])) for extreme in (np.min, np.max))
-    fix = "Pass attention weights (after the softmax), not scores; draw differences with heat_maps.panel."
-    if not (low >= 0 and bool(np.isfinite(high))):
+    low = float(np.min([np.min(matrix) for matrix in values]))
+    high = float(np.max([np.max(matrix) for matrix in values]))
+    if not (low >= 0 and np.isfinite(high)):  # also refuses NaN
         raise InputError(
             got=f"values from {low:g} to {high:g}",
             expected="finite values from 0 on",
-            fix=fix,
+            fix=(
+                "Pass attention weights (after the softmax), not scores; draw differences with "
+                "heat_maps.panel."
+            ),
         )
-    got = f"a value of {high:g} with largest = {largest}"
-    expected = "no value above largest"
     if largest is not None and not 0 < largest >= high - 1e-2:
         raise InputError(
-            got=got,
-            expected=expected,
+            got=f"a value of {high:g} with largest = {largest}",
+            expected="no value above largest",
             fix="Pass the largest of all, or None.",
         )
     return largest or high or 1.0
 
 
 def numbered(names: Names, count: int, kind: str) -> list[str]:
-    """``names``, or "``kind`` 1" and so on if there are none."""
+    """Return ``names``; if there are none, "``kind`` 1" and so on."""
     if len(names) not in (0, count):
         raise InputError(
             got=f"{len(names)} names",
@@ -212,19 +208,18 @@ def draw_map(
     most: int = MOST_CELLS,
 ) -> AxesImage:
     """Draw a map, or its overview, with names or numbers on its axes."""
-    for what, names, size in (
+    for axis_kind, names, size in (
         ("keys", keys, values.shape[1]),
         ("queries", queries, values.shape[0]),
     ):
         if len(names) not in (0, size):
             raise InputError(
-                got=f"{len(names)} names for {size} {what}",
+                got=f"{len(names)} names for {size} {axis_kind}",
                 expected="one each, or none",
                 fix="Name each or none.",
             )
-    y_names, x_names = (
-        _tick_labels(names) if len(names) <= MOST_NAMES else () for names in (queries, keys)
-    )
+    y_names = _tick_labels(queries)
+    x_names = _tick_labels(keys)
     cells = overview(values, most)
     image = panel(
         ax,
@@ -250,31 +245,35 @@ def draw_map(
 
 
 def _block(size: int, most: int) -> int:
-    """The size of blocks that divide ``size`` cells into at most ``most``."""
+    """Return the size of blocks that divide ``size`` cells into at most ``most``."""
     return -(-size // most)
 
 
 def map_label(shape: Sequence[int], most: int = MOST_CELLS) -> str:
-    """The label of a map's colour bar."""
+    """Return the label of a map's colour bar."""
     rows, columns = (_block(count, most) for count in shape)
-    return "attention weight" + (
-        f",\nlargest of each {rows} × {columns}" if max(rows, columns) > 1 else ""
-    )
+    if max(rows, columns) > 1:
+        return f"attention weight,\nlargest of each {rows} × {columns}"
+    return "attention weight"
 
 
 def _tick_labels(names: Names) -> list[str]:
-    """Names with invisible characters escaped, and long names cut."""
-    return [
-        name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-        for name in map(shown, names)
-    ]
+    """Return names with invisible characters escaped, and long ones cut; none if too many."""
+    if len(names) > MOST_NAMES:
+        return []
+    return [_cut(shown(name)) for name in names]
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
 def names_room(names: Names) -> float:
-    """Inches that names need next to a map, beyond those of single letters."""
-    if not 0 < len(names) <= MOST_NAMES:
+    """Return the inches that names need next to a map, beyond those of single letters."""
+    labels = _tick_labels(names)
+    if not labels:
         return 0.1
-    return 0.075 * max(0, max(map(len, _tick_labels(names))) - 2)
+    return 0.075 * max(0, max(map(len, labels)) - 2)
 
 
 @in_style
@@ -292,25 +291,64 @@ def attention_grid(
     axis_names: tuple[str, str] = ("key", "query"),
     figure: Figure | None = None,
 ) -> Figure:
-    """A panel for each head, a row of panels for each layer, all on one scale.
+    """Draw a panel for each head, a row of panels for each layer, all on one scale.
 
     Args:
-        keys: The tokens at the keys; numbers if empty.
-        queries: The tokens at the queries; those of ``keys`` when None, if there are as many
-            queries as keys.
-        panel_names: One for each panel, row by row, instead of its layer's and its head's name.
-        largest: The weight with the darkest colour; the largest of all when None.
+        keys: Tokens at the keys; numbers if empty.
+        queries: Tokens at the queries; None takes ``keys`` if there are as many queries as keys.
+        panel_names: Names of the panels, row by row, instead of the layers' and heads' names.
+        largest: Weight with the darkest colour; None: the largest of all.
         values: Write the weights into the cells, in panels of up to 22 x 22.
-        axis_names: What the columns are, and what the rows are.
+        axis_names: Names of the columns' axis and of the rows' axis.
     """
     layers = list(weights)
     rows = len(layers)
     columns = max((len(layer) for layer in layers), default=0)
-    got = f"{rows} layers of up to {columns} heads"
+    _check_grid(layers, columns)
+    titles = _panel_titles(layer_names, head_names, panel_names, rows, columns)
+    limits = (0.0, end_of_scale(list(itertools.chain.from_iterable(layers)), largest))
+    shape = layers[0].shape[1:]
+    if queries is None:
+        queries = keys if len(keys) == shape[0] else ()
+    labels = values and max(shape) <= MOST_TEXTS
+    down = _inches(shape[0], queries, labels, 0.7)
+    across = _inches(shape[1], keys, labels, 1.6)
+    width = across + 0.4 + names_room(queries)
+    height = down + 0.5 + names_room(keys)
+    grid, axes = new_figure(
+        columns * width + 1.2, rows * height + 0.8, rows, columns, figure=figure
+    )
+    for place, ax in enumerate(axes):
+        layer, head = divmod(place, columns)
+        if head >= len(layers[layer]):
+            ax.set_axis_off()
+            continue
+        # Only the outer panels name their axes.
+        x_name = axis_names[0] if layer == rows - 1 else ""
+        y_name = axis_names[1] if head == 0 else ""
+        image = draw_map(
+            ax,
+            layers[layer][head],
+            keys,
+            queries,
+            limits,
+            (x_name, y_name),
+            labels=labels,
+            most=_PANEL_CELLS,
+        )
+        ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center")
+    grid.colorbar(image, ax=axes, label=map_label(shape, _PANEL_CELLS), fraction=0.03, aspect=30)
+    finish(grid, title)
+    return grid
+
+
+def _check_grid(layers: Sequence[np.ndarray], columns: int) -> None:
+    """Refuse layers without heads, of different shapes, or of too many panels."""
+    rows = len(layers)
     shapes = {layer.shape[1:] for layer in layers}
-    if not columns > 0:
+    if columns == 0:
         raise InputError(
-            got=got,
+            got=f"{rows} layers of up to {columns} heads",
             expected="at least one head",
             fix="Pass its weights.",
         )
@@ -320,46 +358,24 @@ def attention_grid(
             expected="one shape",
             fix="Take all layers from the same text.",
         )
-    if not rows * columns <= MOST_PANELS:
+    if rows * columns > MOST_PANELS:
         raise InputError(
-            got=got,
+            got=f"{rows} layers of up to {columns} heads",
             expected=f"at most {MOST_PANELS} panels",
             fix="Choose layers and heads.",
         )
-    above = numbered(layer_names, rows, "Layer")
-    beside = numbered(head_names, columns, "head")
-    joined = [", ".join(filter(None, (layer, head))) for layer in above for head in beside]
+
+
+def _panel_titles(
+    layer_names: Names, head_names: Names, panel_names: Names, rows: int, columns: int
+) -> list[str]:
+    """Return the titles of a grid's panels, row by row."""
+    layers = numbered(layer_names, rows, "Layer")
+    heads = numbered(head_names, columns, "head")
     if panel_names:
-        titles = numbered(panel_names, rows * columns, "")
-    else:
-        titles = joined
-    limits = (0.0, end_of_scale([head for layer in layers for head in layer], largest))
-    shape = layers[0].shape[1:]
-    if queries is None:
-        queries = keys if len(keys) == shape[0] else ()
-    else:
-        queries = queries
-    labels = values and max(shape) <= MOST_TEXTS
-    down = _inches(shape[0], queries, labels, 0.7)
-    across = _inches(shape[1], keys, labels, 1.6)
-    width = across + 0.4 + names_room(queries)
-    height = down + 0.5 + names_room(keys)
-    made, axes = new_figure(
-        columns * width + 1.2, rows * height + 0.8, rows, columns, figure=figure
-    )
-    for place, ax in enumerate(axes):
-        layer, head = divmod(place, columns)
-        if head >= len(layers[layer]):
-            ax.set_axis_off()
-            continue
-        named = (axis_names[0] if layer == rows - 1 else "", axis_names[1] if head == 0 else "")
-        image = draw_map(
-            ax, layers[layer][head], keys, queries, limits, named, labels=labels, most=_PANEL_CELLS
-        )
-        ax.set_title(titles[place][:1].upper() + titles[place][1:], loc="center")
-    made.colorbar(image, ax=axes, label=map_label(shape, _PANEL_CELLS), fraction=0.03, aspect=30)
-    finish(made, title)
-    return made
+        return numbered(panel_names, rows * columns, "")
+    pairs = itertools.product(layers, heads)
+    return [", ".join(filter(None, pair)) for pair in pairs]
 
 
 def cross_attention(
@@ -372,10 +388,10 @@ def cross_attention(
     head_names: Names = (),
     figure: Figure | None = None,
 ) -> Figure:
-    """A decoder's cross-attention: a panel for each head, its tokens from top to bottom, the source
-    from left to right.
+    """Draw a decoder's cross-attention: a panel for each head, a row for each target token.
 
-    Colours are on a scale from 0 to 1. Several layers get a row of panels each.
+    The source runs from left to right. Colours are on a scale from 0 to 1. Several layers get a row
+    of panels each.
     """
     if isinstance(weights, np.ndarray) and weights.ndim == 3:
         weights = weights[None]
@@ -404,14 +420,15 @@ def compare_heads(
     *,
     names: tuple[str, str] = ("head 1", "head 2"),
 ) -> Figure:
-    """Two heads of one text, and below each its excess over the other: ``max(first - second, 0)``
-    and the reverse.
+    """Draw two heads of one text, and below each its excess over the other.
 
-    All four panels have one scale. The difference takes two panels because in a print in grey no
-    colours can distinguish its two signs. The title ends with the mean :func:`divergence
+    The excess is ``max(first - second, 0)``, and the reverse.
+
+    All four panels have one scale. The difference takes two panels, because no colours distinguish
+    its signs in a grey print. The title ends with the mean :func:`divergence
     <glassformer.observe.attention_measures.divergence>` of the two heads' rows.
 
-    ``names`` are those of the two heads; the other arguments are those of :func:`attention_grid`.
+    ``names`` are the heads' names; :func:`attention_grid` describes the other arguments.
     """
     if first.shape != second.shape:
         raise InputError(
@@ -420,20 +437,25 @@ def compare_heads(
             fix="Take both from one text and the same queries.",
         )
     largest = end_of_scale([first, second], None)
-    apart = divergence(first, second)
-    apart = apart[np.isfinite(apart)]
-    if apart.size:
-        measured = f"divergence {apart.mean():.2f} of at most 0.69 nats"
+    distances = divergence(first, second)
+    distances = distances[np.isfinite(distances)]
+    if distances.size:
+        summary = f"divergence {distances.mean():.2f} of at most 0.69 nats"
     else:
-        measured = "no divergence"
+        summary = "no divergence"
+    if title:
+        summary = f"{title}: {summary}"
+    first_name, second_name = names
     return attention_grid(
         [np.stack([first, second]), np.maximum(np.stack([first - second, second - first]), 0)],
         keys,
         queries,
-        f"{title}: {measured}" if title else measured,
+        summary,
         panel_names=(
-            *names,
-            *(f"{name}, more than {other}" for name, other in (names, names[::-1])),
+            first_name,
+            second_name,
+            f"{first_name}, more than {second_name}",
+            f"{second_name}, more than {first_name}",
         ),
         largest=largest,
         values=True,
@@ -441,7 +463,9 @@ def compare_heads(
 
 
 def _inches(count: int, names: Names, labels: bool, least: float) -> float:
-    """A panel's side."""
-    if labels or 0 < len(names) <= MOST_NAMES:
-        return max(least, count * (LABELLED_CELL if labels else NAMED_CELL))
+    """Return the length of a panel's side."""
+    if labels:
+        return max(least, count * LABELLED_CELL)
+    if 0 < len(names) <= MOST_NAMES:
+        return max(least, count * NAMED_CELL)
     return side(count, CELL, least, 2.8)

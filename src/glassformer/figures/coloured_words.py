@@ -1,4 +1,4 @@
-"""A text with coloured words: how much each word contributes to a prediction, or what it receives."""
+"""A text with coloured words: each word's contribution to a prediction, or its attention."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -28,28 +28,25 @@ from glassformer.figures.style import (
 )
 
 MOST_WORDS = 2000
-"""The longest text that is drawn."""
+"""Maximum number of words of a text."""
 
 _SIZE = 11.0
 _PAD = 2.5
 _SPACE = 4.0
-"""Points: of the letters, of the background around a word, and between two words."""
+"""Sizes in points: of letters, of the background around a word, and between two words."""
 _LINE = 25.0
 _INCH = 72.0
 _WIDTH = 8.0
 _MARGIN = 0.25
 _TITLE = 0.38
 _BAR = 0.55
-"""Inches: the figure's width and margin, the space for a title above, and for the colour bar below.
-"""
+"""Sizes in inches: the figure's width and margin, and the space for title and colour bar."""
 _PAGE_WIDTH = (_WIDTH - 2 * _MARGIN) * _INCH
-"""Points."""
+"""Width in points."""
 _HINTED = 1.03
-"""The most by which a word is drawn wider than measured, where hinting rounds its letters up to
-whole pixels.
-"""
+"""Largest ratio of a word's drawn width to its measured one; hinting rounds letters up."""
 _LONGEST = 200
-"""The most letters of a word that does not fit into a line."""
+"""Maximum number of letters of a word that does not fit into a line."""
 
 _FONT = in_style(FontProperties)(family="DejaVu Sans", size=_SIZE)
 """Bundled with matplotlib, so that lines break alike everywhere."""
@@ -65,38 +62,39 @@ def coloured_text(
     label: str | None = None,
     largest: float | None = None,
 ) -> Figure:
-    """A text, each word on a background that shows its weight, in as many lines as it needs.
+    """Draw a text, each word on a background that shows its weight, in as many lines as it needs.
 
     Weights from 0 on are drawn from white to dark blue. Signed ones are red above 0 and blue below,
-    on a symmetric scale, and words below 0 are underlined, which shows in a print in grey too.
-    Letters are black or white, whichever has the higher contrast with their background, which is at
-    least 4.58 : 1.
+    on a symmetric scale; words below 0 are underlined, which shows in a grey print, too. Letters
+    are black or white, whichever has the higher contrast: at least 4.58 : 1.
 
-    Line breaks and other invisible characters are written as escapes (``\\n``), those that the font
-    lacks as an empty box; a word that is longer than a line is cut with "…".
+    Line breaks and other invisible characters are written as escapes (``\\n``), characters that the
+    font lacks as an empty box. A word that is longer than a line is cut with "…".
 
     Args:
         signed: Weights of both signs, around 0.
-        ax: Where to draw, within its present size, emptied first unless it is from
-            :func:`~glassformer.figures.style.new_figure`; a new figure when None.
-        label: What the weights are, at the colour bar.
-        largest: The weight at the end of the scale, for several texts on one scale; a text in
-            ``ax`` then has no colour bar. The largest of ``weights`` when None.
+        ax: Axes to draw in, of unchanged size; emptied first unless they are from
+            :func:`~glassformer.figures.style.new_figure`. None makes a new figure.
+        label: Label of the colour bar.
+        largest: Weight at the end of the scale, for several texts on one scale; a text in ``ax``
+            then has no colour bar. None: the largest of ``weights``.
     """
     values = _checked(words, weights, signed)
-    reached = float(np.abs(values).max())
-    got = f"a weight of size {reached:g} with largest = {largest}"
-    if largest is not None and not reached <= largest:
-        raise InputError(
-            got=got,
-            expected="no weight above largest",
-            fix="Pass the largest of all texts.",
-        )
-    end = (reached if largest is None else largest) or 1.0
-    colours = colour_map(DIVERGING if signed else SEQUENTIAL)
-    scale = ScalarMappable(Normalize(-end if signed else 0.0, end), colours)
+    end = float(np.abs(values).max())
+    if largest is not None:
+        if not end <= largest:  # also refuses NaN
+            raise InputError(
+                got=f"a weight of size {end:g} with largest = {largest}",
+                expected="no weight above largest",
+                fix="Pass the largest of all texts.",
+            )
+        end = largest
+    end = end or 1.0
     if signed:
+        scale = ScalarMappable(Normalize(-end, end), colour_map(DIVERGING))
         label = f"{label or 'weight'}, underlined below 0"
+    else:
+        scale = ScalarMappable(Normalize(0.0, end), colour_map(SEQUENTIAL))
     if ax is None:
         lines = _broken(words, _PAGE_WIDTH)
         figure, room = _page(len(lines), title, scale, label)
@@ -106,11 +104,10 @@ def coloured_text(
         _prepare(ax, title, scale if largest is None else None, label)
         width, height = _room(ax)
         lines = _broken(words, width)
-        got = f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high"
         needed = len(lines) * _LINE
-        if not needed <= height:
+        if needed > height:
             raise InputError(
-                got=got,
+                got=f"a text of {len(lines)} lines in axes {height / _INCH:.1f} inches high",
                 expected=f"{needed / _INCH:.1f} inches",
                 fix="Use larger axes, or omit ax.",
             )
@@ -119,23 +116,24 @@ def coloured_text(
 
 
 def shown(word: str) -> str:
-    """``word`` as it is drawn: invisible characters as escapes, those that the font lacks as an
-    empty box.
+    """Return ``word`` as it is drawn, with visible characters only.
+
+    Invisible characters become escapes; characters that the font lacks become an empty box.
     """
     font = get_font(findfont(_FONT))
 
-    def one(letter: str) -> str:
+    def visible(letter: str) -> str:
         if not letter.isprintable() or unicodedata.category(letter) == "Mn":
             return letter.encode("unicode_escape").decode()
         return letter if font.get_char_index(ord(letter)) else "□"
 
     if word.strip(" "):
-        return "".join(one(letter) for letter in word)
+        return "".join(visible(letter) for letter in word)
     return "␣"
 
 
 def _checked(words: Sequence[str], weights: ArrayLike, signed: bool) -> Float[np.ndarray, " word"]:
-    """The weights of the words in float64."""
+    """Return the weights of the words in float64; refuse unusable ones."""
     values = np.asarray(weights, dtype=float)
     if not 1 <= len(words) <= MOST_WORDS:
         raise InputError(
@@ -149,14 +147,14 @@ def _checked(words: Sequence[str], weights: ArrayLike, signed: bool) -> Float[np
             expected=f"{len(words)}, one for each word",
             fix="Omit padding.",
         )
-    if not bool(np.isfinite(values).all()):
+    if not np.isfinite(values).all():
         raise InputError(
             got="NaN or infinite weights",
             expected="finite numbers",
             fix="Check the model.",
         )
     least = float(values.min())
-    if not (signed or least >= 0):
+    if not signed and least < 0:
         raise InputError(
             got=f"a weight of {least:g}",
             expected="weights from 0 on, or signed = True",
@@ -170,23 +168,21 @@ def _width(text: str) -> float:
 
 
 Line = list[tuple[int, str, float, float]]
-"""The words of a line: index, text, and start and width of their background in points."""
+"""Words of a line: index, text, and start and width of the background in points."""
 
 
 @in_style
 def _broken(words: Sequence[str], width: float) -> list[Line]:
-    """The words in lines of at most ``width`` points."""
+    """Break the words into lines of at most ``width`` points."""
     lines: list[Line] = [[]]
-    at = 0.0
+    left = 0.0
     room = (width - _PAD) / _HINTED
     for number, word in enumerate(words):
         text = shown(word)
         if _width(text) > room:
-            text = next(
-                cut for end in range(_LONGEST, 0, -1) if _width(cut := text[:end] + "…") <= room
-            )
+            text = _cut(text, room)
         size = max(_width(text) + 2 * _PAD, _width(text) * _HINTED + _PAD)
-        if lines[-1] and at + size > width:
+        if lines[-1] and left + size > width:
             lines.append([])
             at = 0.0
         lines[-1].append((number, text, at, size))
@@ -194,11 +190,17 @@ def _broken(words: Sequence[str], width: float) -> list[Line]:
     return lines
 
 
+def _cut(text: str, room: float) -> str:
+    """Return the longest beginning of ``text`` that fits into ``room`` points, with "…"."""
+    for end in range(_LONGEST, 0, -1):
+        if _width(text[:end] + "…") <= room:
+            break
+    return text[:end] + "…"
+
+
 @in_style
 def _prepare(ax: Axes, title: str | None, scale: ScalarMappable | None, label: str | None) -> None:
-    """Write the title above the caller's axes, and draw a colour bar of ``scale`` below them, if
-    any.
-    """
+    """Write the title above the caller's axes, and draw the colour bar of ``scale`` below them."""
     restyle_axes(ax)
     ax.set_axis_off()
     ax.set_title(title or "")
@@ -211,7 +213,7 @@ def _prepare(ax: Axes, title: str | None, scale: ScalarMappable | None, label: s
 def _page(
     rows: float | int, title: str | None, scale: ScalarMappable, label: str | None
 ) -> tuple[Figure, Axes]:
-    """A figure for ``rows`` lines, with title and colour bar, and axes for them in points."""
+    """Make a figure for ``rows`` lines, with title and colour bar, and axes in points."""
     text = rows * _LINE / _INCH
     above = _TITLE if title else 0.1
     height = above + text + _BAR
@@ -232,9 +234,9 @@ def _page(
 
 
 def _room(ax: Axes) -> tuple[float, float]:
-    """Width and height of ``ax`` in points, which become its coordinates.
+    """Return width and height of ``ax`` in points, and make these its coordinates.
 
-    The figure is laid out with the caller's settings, since that creates ticks of all its axes.
+    The figure is laid out with the caller's settings, because this creates ticks of all its axes.
     """
     figure = figure_of(ax)
     figure.draw_without_rendering()

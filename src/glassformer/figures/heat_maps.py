@@ -1,6 +1,4 @@
-"""Matrices as heat maps: panels whose cells may carry their values, their sizes, and titles around
-them.
-"""
+"""Matrices as heat maps: panels, with values in their cells or without, and titles around them."""
 
 import textwrap
 from collections.abc import Sequence
@@ -18,47 +16,44 @@ from glassformer.figures.style import colour_map, in_style, letter_colour, resty
 Names = Sequence[str]
 
 SEQUENTIAL = "Blues"
-"""For values from 0 on."""
+"""Colour map for values from 0 on."""
 
 DIVERGING = "RdBu_r"
-"""For values of both signs: ColorBrewer's red and blue, distinguishable for colour-blind readers.
-"""
+"""Colour map for both signs: ColorBrewer's red and blue, which colour-blind readers distinguish."""
 
 MOST_TEXTS = 22
-"""The most rows or columns of a panel whose cells carry their values."""
+"""Maximum rows or columns of a panel with values in its cells."""
 
 MOST_NAMES = 40
-"""The most rows or columns that are named."""
+"""Maximum number of rows or columns with names."""
 
 CELL = 0.22
 NAMED_CELL = 0.17
 LABELLED_CELL = 0.36
 TABLE_CELL = 0.42
-"""Inches: of a cell in large maps, with a name in a grid, with a weight in it, and with any number
-in it.
-"""
+"""Sizes of cells in inches: in large maps, with a name, with a weight, with any number."""
 
 
 def side(count: int, cell: float, least: float = 0.75, most: float = 8.0) -> float:
-    """Inches of ``count`` cells, within limits."""
+    """Return the inches of ``count`` cells, within limits."""
     return float(np.clip(cell * count, least, most))
 
 
 def box_aspect(shape: Sequence[int]) -> float:
-    """Height by width for square cells, but for strips of more than twelve, which would be too thin
-    to see.
-    """
+    """Return height by width for square cells; strips are not thinner than 1 : 12."""
     return float(np.clip(shape[0] / shape[1], 1 / 12, 12))
 
 
 def rescaled(values: ArrayLike) -> Float[np.ndarray, "row column"]:
-    """``(values - min) / (max - min)``: from 0 to 1; zeros where all values are the same."""
+    """Return ``(values - min) / (max - min)``, in [0, 1]; zeros if all values are the same."""
     array = _finite_matrix(values)
     largest = float(np.abs(array).max())
-    # Without the division, the difference of the two could overflow.
-    array = array / largest if largest > 0 else array
+    if largest > 0:
+        array = array / largest  # otherwise the difference of maximum and minimum could overflow
     array = array - array.min()
-    return array / array.max() if array.max() > 0 else array
+    if array.max() > 0:
+        array = array / array.max()
+    return array
 
 
 @in_style
@@ -77,17 +72,14 @@ def panel(
 ) -> AxesImage:
     """Draw a matrix as a heat map on ``ax``, and return its image, for a colour bar.
 
-    Axes of a figure that is not from :func:`~glassformer.figures.style.new_figure` are emptied
-    first.
+    Axes are emptied first unless they are from :func:`~glassformer.figures.style.new_figure`.
 
     Args:
         values: ``[row, column]``; NaN, allowed with ``limits`` only, is drawn grey.
-        labels: Write the values, as they are, into the cells of panels of up to 22 rows and
-            columns.
-        limits: The values with the first and the last colour. None rescales the values to [0, 1]
-            before.
-        x_names: Names of the columns; omitted where there are more than 40. Likewise ``y_names`` of
-            the rows.
+        labels: Write the values, not rescaled, into the cells of panels of up to 22 x 22.
+        limits: Values with the first and the last colour. None rescales the values to [0, 1].
+        x_names: Names of the columns; omitted if there are more than 40.
+        y_names: Names of the rows, likewise.
     """
     array = _finite_matrix(values, allow_nan=limits is not None)
     for name, names, size in (
@@ -116,7 +108,8 @@ def panel(
     ax.set(xlabel=x_label or "", ylabel=y_label or "", xticks=[], yticks=[])
     if 0 < len(x_names) <= MOST_NAMES:
         crowded = len(x_names) > 3 and max(map(len, x_names)) > 2
-        ax.set_xticks(range(len(x_names)), x_names, rotation=90 if crowded else 0, fontsize=8)
+        rotation = 90 if crowded else 0
+        ax.set_xticks(range(len(x_names)), x_names, rotation=rotation, fontsize=8)
     if 0 < len(y_names) <= MOST_NAMES:
         ax.set_yticks(range(len(y_names)), y_names, fontsize=8)
     ax.tick_params(length=0, pad=2)
@@ -127,17 +120,15 @@ def panel(
 
 @in_style
 def finish(figure: Figure, title: str, ax: Axes | None = None) -> None:
-    """Put a bold title above the figure, wrapped to its width, and fix the layout; or a title above
-    a given ``ax``.
-    """
+    """Put a bold title above the figure and fix its layout; or put a title above ``ax``."""
     if ax is not None:
         ax.set_title(title, loc="left")
         return
     if title:
         across = max(12, int(figure.get_figwidth() * 11))
         figure.suptitle(textwrap.fill(title, across), fontsize=11, fontweight="bold")
-    # Square cells move axes and labels, for which the layout would make other space, without end.
-    # So the layout is computed without them and kept; panels then only shrink within their space.
+    # Square cells move axes and labels, and the layout would change their space without end.
+    # So the layout is computed without square cells and fixed; panels then shrink within it.
     panels = {ax: ax.get_box_aspect() for ax in figure.axes if ax.images}
     for ax in panels:
         ax.set_box_aspect(None)
@@ -161,14 +152,14 @@ def name_row(ax: Axes, name: str) -> None:
 
 def _finite_matrix(values: ArrayLike, allow_nan: bool = False) -> Float[np.ndarray, "row column"]:
     array = np.asarray(values, dtype=float)
-    if array.ndim != 2 or not array.size > 0:
+    if array.ndim != 2 or array.size == 0:
         raise InputError(
             got=f"values of shape {list(array.shape)}",
             expected="a matrix, [row, column]",
             fix="Pass a list of rows.",
         )
-    fits = ~np.isinf(array) if allow_nan else np.isfinite(array)
-    if not bool(fits.all()):
+    refused = np.isinf(array) if allow_nan else ~np.isfinite(array)
+    if refused.any():
         raise InputError(
             got="values with NaN or infinity",
             expected="finite numbers",
@@ -185,40 +176,38 @@ def write_values(
     largest: float | int | None = None,
     decimals: int | None = None,
 ) -> None:
-    """Write each value of a panel into its cell in black or white, whichever shows on the colour.
+    """Write each value of a panel into its cell, in black or white for the higher contrast.
 
-    ``image`` is the result of :func:`panel` for as many cells. NaN is left out. With ``decimals``
-    all numbers have as many; otherwise see :func:`short`, for which values are small compared with
-    ``largest``, the largest when None.
+    ``image`` is the result of :func:`panel` for as many cells. NaN is left out. All numbers have
+    ``decimals``; if None, :func:`short` writes them relative to ``largest`` (None: the largest).
     """
     colours = np.asarray(image.to_rgba(np.ma.asarray(image.get_array())))[..., :3]
     if largest is None:
         largest = float(np.nanmax(np.abs(array), initial=0.0))
-    else:
-        largest = largest
     for (row, column), value in np.ndenumerate(array):
-        if np.isfinite(value):
-            if decimals is None:
-                text = short(float(value), largest)
-            else:
-                text = f"{value:.{decimals}f}"
-            text = text.lstrip("-") if float(text) == 0 else text
-            size = 7 if decimals is None else 8
-            ax.text(
-                column,
-                row,
-                text,
-                ha="center",
-                va="center",
-                color=letter_colour(colours[row, column]),
-                fontsize=size,
-            )
+        if not np.isfinite(value):
+            continue
+        if decimals is None:
+            text = short(float(value), largest)
+            size = 7
+        else:
+            text = f"{value:.{decimals}f}"
+            size = 8
+        if float(text) == 0:
+            text = text.lstrip("-")
+        ax.text(
+            column,
+            row,
+            text,
+            ha="center",
+            va="center",
+            color=letter_colour(colours[row, column]),
+            fontsize=size,
+        )
 
 
 def short(value: float | int, largest: float | int) -> str:
-    """A number in at most seven characters; 0 if it is below 5e-4 of ``largest``, which no colour
-    would show.
-    """
+    """Return a number in at most seven characters; 0 below 5e-4 of ``largest``."""
     size = abs(value)
     if size < 5e-4 * largest or size == 0:
         return "0"
@@ -232,4 +221,6 @@ def short(value: float | int, largest: float | int) -> str:
     else:
         decimals = 0
     text = f"{value:.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if decimals else text
+    if decimals:
+        return text.rstrip("0").rstrip(".")
+    return text

@@ -1,7 +1,6 @@
-"""Results of sweeps, scores and lenses by place: a heat map of layers and heads, or the largest as
-bars.
-"""
+"""Results of sweeps, scores and lenses by place: a heat map of layers and heads, or bars."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +23,7 @@ from glassformer.figures.style import create_ticks, figure_of, in_style, new_fig
 from glassformer.observe.results import Label, Table
 
 MOST_BARS = 20
-"""The most places that are drawn as bars."""
+"""Maximum number of bars."""
 
 _BAR = 0.26
 """Inches of a bar."""
@@ -41,31 +40,31 @@ def plot_places(
 ) -> Figure:
     """Draw the values of a result by place.
 
-    Places of two or more axes with several numbers, such as layers and heads, are cells of a heat
-    map: the first axes are its rows, the others its columns. Others, such as the parts of a logit,
-    are bars, the 20 largest of them. Effects of both signs are red above 0 and blue below.
+    Places with two or more axes of several numbers, such as layers and heads, become a heat map.
+    Its rows are the first half of the axes, its columns the others. Other places, such as the parts
+    of a logit, become bars, at most the 20 largest. Effects are red above 0 and blue below.
 
     Args:
-        table: That of a :class:`~glassformer.observe.results.Result`, whose ``plot`` calls this
+        table: Table of a :class:`~glassformer.observe.results.Result`, whose ``plot`` calls this
             function.
-        kind: The column to draw.
-        ax: Where to draw; a new figure when None.
-        largest: The absolute value with the darkest colour of a heat map; the largest of all when
-            None.
+        kind: Column to draw.
+        ax: Axes to draw in; None makes a new figure.
+        largest: Absolute value with the darkest colour of a heat map; None: the largest of all.
 
     Raises:
-        InputError: An unknown column, or one without a finite value.
+        InputError: If the column is unknown or has no finite value.
     """
     values = table.values(kind).numpy()
     finite = values[np.isfinite(values)]
-    if not finite.size > 0:
+    if finite.size == 0:
         raise InputError(
             got=f"{kind} without a finite value",
             expected="one or more",
             fix="Check the result.",
         )
     several = {name: labels for name, labels in table.axes.items() if len(labels) > 1}
-    numbered = all(isinstance(label, int) for labels in several.values() for label in labels)
+    labels = itertools.chain.from_iterable(several.values())
+    numbered = all(isinstance(label, int) for label in labels)
     if len(several) < 2 or not numbered:
         return _bars(table, kind, title, ax)
     rows = [*several][: len(several) // 2]
@@ -76,15 +75,14 @@ def plot_places(
 
 
 _Axis = tuple[str, list[str]]
-"""What an axis of a map is, and the names along it."""
+"""Name of an axis of a map, and the labels along it."""
 
 
-def _names(axes: Mapping[str, Sequence[Label]], chosen: Sequence[str]) -> _Axis:
-    """The axis of a map on which these axes lie, the last of them the fastest."""
-    labels: list[str] = [""]
-    for name in chosen:
-        labels = [f"{before}.{label}".lstrip(".") for before in labels for label in axes[name]]
-    return ".".join(name.replace("_", " ") for name in chosen), labels
+def _names(axes: Mapping[str, Sequence[Label]], names: Sequence[str]) -> _Axis:
+    """Return the axis of a map that joins the axes ``names``; the last one varies fastest."""
+    products = itertools.product(*(axes[name] for name in names))
+    labels = [".".join(map(str, place)) for place in products]
+    return ".".join(name.replace("_", " ") for name in names), labels
 
 
 def _map(
@@ -96,12 +94,17 @@ def _map(
     rows: _Axis,
     columns: _Axis,
 ) -> Figure:
-    if largest is None:
+    end = largest
+    if end is None:
         end = float(np.nanmax(np.abs(matrix)))
+    if not end > 0:
+        end = 1.0
+    if np.nanmin(matrix) < 0:
+        limits = (-end, end)
+        colormap = DIVERGING
     else:
-        end = largest
-    end = end if end > 0 else 1.0
-    signed = bool(np.nanmin(matrix) < 0)
+        limits = (0.0, end)
+        colormap = SEQUENTIAL
     down, across = (side(count, CELL) for count in matrix.shape)
     figure, place = _place(ax, max(across + 1.8, 3.2), max(down + 1.2, 2.0))
     image = panel(
@@ -110,10 +113,10 @@ def _map(
         "",
         columns[0],
         rows[0],
-        limits=(-end, end) if signed else (0.0, end),
-        colormap=DIVERGING if signed else SEQUENTIAL,
-        x_names=columns[1] if len(columns[1]) <= MOST_NAMES else (),
-        y_names=rows[1] if len(rows[1]) <= MOST_NAMES else (),
+        limits=limits,
+        colormap=colormap,
+        x_names=_few_names(columns),
+        y_names=_few_names(rows),
     )
     bar = figure.colorbar(image, ax=place, label=kind)
     finish(figure, title, ax)
@@ -121,18 +124,24 @@ def _map(
     return figure
 
 
+def _few_names(axis: _Axis) -> list[str]:
+    """Return the labels of an axis, or none if they are too many to be read."""
+    _, labels = axis
+    return labels if len(labels) <= MOST_NAMES else []
+
+
 def _bars(table: Table, kind: str, title: str, ax: Axes | None) -> Figure:
     places = table.top(kind, MOST_BARS)[::-1]
-    several = [len(labels) > 1 for labels in table.axes.values()]
-    names = [name.replace("_", " ") for name in table.axes]
     labels = []
     for place in places:
-        parts = zip(names, place[:-1], several, strict=True)
-        words = [
-            label if isinstance(label, str) else f"{name} {label}"
-            for name, label, wanted in parts
-            if wanted
-        ]
+        words = []
+        for (name, axis_labels), label in zip(table.axes.items(), place[:-1], strict=True):
+            if len(axis_labels) == 1:
+                continue
+            if isinstance(label, str):
+                words.append(label)
+            else:
+                words.append(f"{name.replace('_', ' ')} {label}")
         labels.append(" ".join(words))
     values = [place.value for place in places]
     figure, where = _place(ax, 5.0, len(places) * _BAR + 1.0)

@@ -1,14 +1,13 @@
 """One head: weights and intermediate results for one sequence, its QK circuit and value map.
 
-Matrices of a sequence are drawn transposed, as in the course: the sequence, or the input vector,
-runs along the horizontal axis, the entries of a key, query, value or output along the vertical one.
-In the panel of the attention each column is a query and sums to 1.
+Matrices of a sequence are drawn transposed, as in the course. The horizontal axis is the sequence
+or the input vector, the vertical one the entries of a key, query, value or output. In the panel of
+the attention each column is a query and sums to 1.
 
 Circuits are drawn on scales centred at 0, red above and blue below; rows are queries, columns keys,
 and a grey cell is a pair that never occurs in one sequence.
 
-All functions raise InputError where sequences, tables or names do not fit the weights or one
-another.
+All functions raise InputError if sequences, tables or names do not fit the weights or each other.
 """
 
 import itertools
@@ -36,7 +35,7 @@ from glassformer.figures.style import in_style, new_figure
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 
 Circuits = tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"]]
-"""The scores of queries with keys, and the values of the same tokens or places."""
+"""Scores of queries with keys, and values of the same tokens or places."""
 
 _ROWS = ("hand-designed", "learned")
 _MOST_WITH_TEXTS = 13
@@ -65,32 +64,33 @@ def draw_comparison(
     input_names: list[str] | None = None,
     title: str = "",
 ) -> Figure:
-    """A hand-designed head on one sequence and, beside it, a learned one: the course's eight panels
-    of each.
+    """Draw a hand-designed head on one sequence and, beside it, a learned one.
 
-    Km and K; below them Qm and Q, Vm and V, attention and output. Each panel has its own scale,
-    which is centred at 0
-    and stands in its title: white is 0, red above, blue below. Without ``second``, the first head
-    is drawn alone.
+    Each has the course's eight panels.
+
+    The panels are Km and K; below them Qm and Q, Vm and V, attention and output. Each panel has its
+    own scale in its title, centred at 0: white is 0, red above, blue below. Without ``second``, the
+    first head is drawn alone.
 
     Args:
         seq: ``[position, input_dim]``.
-        names: Of the sequence's positions, such as their letters; numbers when None.
-        input_names: Of the ``input_dim`` entries of an input vector; numbers when None. Those of
-            the position follow as p0, p1, ...
+        names: Names of the sequence's positions, such as letters; None: numbers.
+        input_names: Names of the ``input_dim`` entries of an input vector; None: numbers. The
+            entries of the position follow as p0, p1, ...
     """
     if second is None:
         heads = [("", first)]
     else:
         heads = list(zip(_ROWS, (first, second), strict=True))
-    panels = [_eight_panels(weights, seq, names, input_names) for _, weights in heads]
-    # A head is a block of two columns: its matrices, and what they give for the sequence.
-    rows = [[each for head in panels for each in head[i : i + 2]] for i in range(0, 8, 2)]
-    widths = [
-        max(side(row[column].values.shape[1], CELL) for row in rows)
-        for column in range(len(rows[0]))
-    ]
-    heights = [max(side(each.values.shape[0], CELL, CELL) for each in row) for row in rows]
+    head_panels = [_eight_panels(weights, seq, names, input_names) for _, weights in heads]
+    # A head is a block of two columns: its matrices, and their results for the sequence.
+    rows: list[list[_Panel]] = [[], [], [], []]
+    for panels in head_panels:
+        for index, row in enumerate(rows):
+            row += panels[2 * index : 2 * index + 2]
+    columns = zip(*rows, strict=True)
+    widths = [max(side(matrix.values.shape[1], CELL) for matrix in column) for column in columns]
+    heights = [max(side(matrix.values.shape[0], CELL, CELL) for matrix in row) for row in rows]
     figure, axes = new_figure(
         sum(widths) + len(widths) * 0.6,
         sum(heights) + len(heights) * 1.05 + 0.3 * (second is not None) + 0.4 * bool(title),
@@ -99,22 +99,23 @@ def draw_comparison(
         width_ratios=widths,
         height_ratios=heights,
     )
-    for ax, each in zip(axes, itertools.chain(*rows), strict=True):
-        if each.title == "Attn":
+    for ax, matrix in zip(axes, itertools.chain(*rows), strict=True):
+        if matrix.title == "Attn":
             limit = 1.0
+            scale = "0 to 1"
         else:
-            limit = float(np.abs(each.values).max()) or 1.0
-        text = f"{each.title}, {'0 to 1' if each.title == 'Attn' else f'±{limit:.3g}'}"
+            limit = float(np.abs(matrix.values).max()) or 1.0
+            scale = f"±{limit:.3g}"
         panel(
             ax,
-            each.values,
-            text,
-            each.x_label,
-            each.y_label,
+            matrix.values,
+            f"{matrix.title}, {scale}",
+            matrix.x_label,
+            matrix.y_label,
             limits=(-limit, limit),
             colormap=DIVERGING,
-            x_names=each.x_names,
-            y_names=each.y_names,
+            x_names=matrix.x_names,
+            y_names=matrix.y_names,
         )
     for number, (head_name, _) in enumerate(heads):
         if head_name:
@@ -131,26 +132,23 @@ def _eight_panels(
 ) -> list[_Panel]:
     trace = NumpyHead(weights).trace(seq)
     length = len(trace.K)
-    names = [str(i) for i in range(length)] if names is None else names
-    got = f"{len(names)} names for {length} positions"
+    if names is None:
+        names = [str(position) for position in range(length)]
+    if input_names is None:
+        input_names = [str(entry) for entry in range(weights.input_dim)]
     if len(names) != length:
         raise InputError(
-            got=got,
+            got=f"{len(names)} names for {length} positions",
             expected="one name for each",
             fix="Pass one each, or none.",
         )
-    if input_names is None:
-        inputs = [str(i) for i in range(weights.input_dim)]
-    else:
-        inputs = input_names
-    got = f"{len(inputs)} input_names"
-    if len(inputs) != weights.input_dim:
+    if len(input_names) != weights.input_dim:
         raise InputError(
-            got=got,
+            got=f"{len(input_names)} input_names",
             expected=f"input_dim = {weights.input_dim} of them",
             fix="Pass one name for each token, or none.",
         )
-    inputs = [*inputs, *(f"p{i}" for i in range(weights.pos_dim))]
+    inputs = [*input_names, *(f"p{entry}" for entry in range(weights.pos_dim))]
     return [
         _Panel("Km", weights.Km.T, "d_in", "d_qk", inputs),
         _Panel("K", trace.K.T, "seq", "d_qk", names),
@@ -167,16 +165,17 @@ def _eight_panels(
 def draw_circuit_comparison(
     first: Circuits, second: Circuits, names: Names, title: str = "", *, value_names: Names = ()
 ) -> Figure:
-    """The QK circuit and the value map of a hand-designed head, above those of a learned one.
+    """Draw the QK circuit and the value map of a hand-designed head, above a learned head's.
 
-    Colours show shares of each head's largest number, which stands above its panel: so the pattern
-    of a head with small scores can be seen.
+    Colours show shares of each head's largest number, which is written above its panel. So the
+    pattern of a head with small scores can be seen.
 
     Args:
         first: A score for each pair of places, or of tokens and positions, NaN for pairs that never
-            occur; and a row of values for each of the same.
-        names: Of these; not drawn where there are more than 40.
-        value_names: Of the entries of a value; numbers if empty.
+            occur; and a row of values for each place.
+        second: The same tables of the learned head.
+        names: Names of the places; not drawn if there are more than 40.
+        value_names: Names of the entries of a value; numbers if empty.
     """
     for circuits in (first, second):
         _check_circuits(circuits, names)
@@ -221,16 +220,7 @@ def draw_circuit_comparison(
             if column == 0:
                 name_row(ax, row_name)
             if (few or column == 1) and max(table.shape) <= MOST_TEXTS:
-                # Numbers are written as they are, small ones with as many decimals as each needs.
-                if limit >= 10:
-                    decimals = 0
-                elif limit >= 2:
-                    decimals = 1
-                elif limit >= 0.1:
-                    decimals = 2
-                else:
-                    decimals = None
-                write_values(ax, table, image, decimals=decimals)
+                write_values(ax, table, image, decimals=_decimals(limit))
         label = f"share of the head's largest {number}"
         figure.colorbar(
             image, ax=axes[column::2], label=label, aspect=2 * length / _BAR, panchor=False
@@ -239,6 +229,14 @@ def draw_circuit_comparison(
         figure.supxlabel(_NEVER, fontsize=8, x=0.01, ha="left")
     finish(figure, title)
     return figure
+
+
+def _decimals(limit: float) -> int | None:
+    """Return the decimals of numbers up to ``limit``; None: as many as each number needs."""
+    for least, decimals in ((10, 0), (2, 1), (0.1, 2)):
+        if limit >= least:
+            return decimals
+    return None
 
 
 def _check_circuits(circuits: Circuits, names: Names) -> None:
@@ -255,8 +253,7 @@ def _check_circuits(circuits: Circuits, names: Names) -> None:
             ),
             fix="Compute all three for the same tokens or positions.",
         )
-    fits = bool(np.isfinite(values).all()) and not np.isinf(qk).any() and not np.isnan(qk).all()
-    if not fits:
+    if not np.isfinite(values).all() or np.isinf(qk).any() or np.isnan(qk).all():
         raise InputError(
             got="scores or values with NaN or infinity",
             expected="finite numbers, and NaN only for some pairs of qk",

@@ -1,9 +1,10 @@
-"""The style of all figures, and how they are saved; series differ in colour-blind-safe colour,
-dashes and marker.
+"""The style of all figures, and how they are saved.
 
-Figures are created, laid out, drawn and saved in matplotlib's defaults and the few settings of this
-module. No other setting of the caller has an effect, whether it is set before a figure is created
-or before it is drawn.
+Series differ in colour-blind-safe colour, dashes and marker.
+
+Figures are created, laid out, drawn and saved with matplotlib's defaults and the few settings of
+this module. The caller's settings have no effect, neither before a figure is created nor before it
+is drawn.
 """
 
 import io
@@ -35,9 +36,7 @@ GREEN = "#009E73"
 BLUE = "#0072B2"
 RED = "#D55E00"
 PURPLE = "#CC79A7"
-"""Source: Okabe and Ito 2008, "Color Universal Design"; its yellow is left out, as it fades on
-white.
-"""
+"""Colours of Okabe and Ito 2008, "Color Universal Design", without yellow, which fades on white."""
 
 LINES: tuple[dict[str, Any], ...] = (
     {"color": BLUE, "linestyle": "-", "marker": "o"},
@@ -47,10 +46,10 @@ LINES: tuple[dict[str, Any], ...] = (
     {"color": PURPLE, "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
     {"color": SKY, "linestyle": (0, (8, 2)), "marker": "P"},
 )
-"""The look of each series."""
+"""Line style of each series."""
 
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")
-"""The filling of each series of bars."""
+"""Filling of each series of bars."""
 
 _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -69,32 +68,26 @@ _STYLE: dict[Any, Any] = {
     # Text stays text, and the file is the same for the same figure.
     "svg.fonttype": "none",
     "svg.hashsalt": "glassformer",
-    # Tokens and file names are written as they are: "$x$" is no formula.
+    # Tokens and file names may have dollar signs: "$x$" is no formula.
     "text.parse_math": False,
 }
-"""What differs from matplotlib's defaults."""
+"""Settings that differ from matplotlib's defaults."""
 
 _METADATA: dict[str, dict[str, str | None]] = {
     "png": {"Software": "glassformer"},
     "svg": {"Date": None, "Creator": "glassformer"},
     "pdf": {"CreationDate": None, "Creator": "glassformer", "Producer": None},
 }
-"""Who wrote a file. Matplotlib's version and the date are left out, so that files do not depend on
-them.
-"""
+"""Author of a file. Matplotlib's version and the date are left out: files do not depend on them."""
 _MARKS = {
     "png": (b"Software\0glassformer", 4096),
     "svg": (b"<dc:title>glassformer</dc:title>", 4096),
 }
 _MARKS |= {"pdf": (b"/Creator (glassformer)", -4096)}
-"""The bytes by which a file of each format is recognised, and in how many bytes at its start or end
-they stand.
-"""
+"""Bytes that identify a file of each format, and the size of the start or end that has them."""
 
 in_style = matplotlib.style.context(["default", _STYLE])
-"""Decorates a function that draws, which then uses the project's style and none of the caller's
-settings.
-"""
+"""Decorator for functions that draw, which then use the project's style only."""
 
 COLORS_OF_A_COLORMAP = 256
 
@@ -114,19 +107,15 @@ class _StyledCanvas(FigureCanvasAgg):
 
     @in_style
     def print_figure(self, *args: Any, **options: Any) -> Any:
-        """Write the figure to a file, as
-        :meth:`matplotlib.backend_bases.FigureCanvasBase.print_figure`.
-        """
+        """Write the figure to a file, as matplotlib's canvas does."""
         return super().print_figure(*args, **options)
 
 
 class StyledFigure(Figure):
-    """A figure that is drawn and saved in the project's style, at whatever time and by whatever
-    program.
+    """A figure that is always drawn and saved in the project's style.
 
-    Matplotlib reads settings until a figure is drawn: fonts are looked up then, and ticks are
-    created. In a notebook the figure is shown at the end of a cell, also without ``%matplotlib
-    inline``.
+    Matplotlib reads settings even when a figure is drawn: it then looks up fonts and creates ticks.
+    A notebook shows the figure at the end of a cell, also without ``%matplotlib inline``.
     """
 
     @in_style
@@ -160,14 +149,13 @@ def new_figure(
     figure: Figure | None = None,
     **subplots: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of ``width`` x ``height`` inches and its axes row by row; for functions that are
-    :data:`in_style`.
+    """Make a figure of ``width`` x ``height`` inches; return it and its axes row by row.
 
-    An empty ``figure``, such as one of pyplot's, is used instead of a new one: it becomes a
-    :class:`StyledFigure` with a white background. Further arguments are those of
-    ``matplotlib.figure.Figure.subplots``.
+    Call it in functions that are :data:`in_style`. An empty ``figure``, such as one of pyplot's, is
+    used instead of a new one: it becomes a :class:`StyledFigure` with a white background. Further
+    arguments are those of ``matplotlib.figure.Figure.subplots``.
     """
-    if not min(width, height) > 0:
+    if min(width, height) <= 0:
         raise InputError(
             got=f"a figure of {width} x {height} inches",
             expected="both above 0",
@@ -189,7 +177,7 @@ def new_figure(
 
 
 def _restyle(figure: Figure) -> None:
-    """Give an empty figure the style, which its class and its background carry."""
+    """Give an empty figure the style's class and background."""
     if type(figure) is Figure:
         figure.__class__ = StyledFigure
     figure.clear()
@@ -198,18 +186,18 @@ def _restyle(figure: Figure) -> None:
 
 
 def restyle_axes(ax: Axes) -> None:
-    """Empty axes of the caller's figure, and give them the style; for functions that are
-    :data:`in_style`.
+    """Empty axes of the caller's figure, and give them the style.
 
-    From then on, and until that function returns, letters and lines have the colour that shows on
-    the caller's figure. Axes of a :class:`StyledFigure` are left as they are.
+    Call it in functions that are :data:`in_style`. Until such a function returns, letters and lines
+    have the colour that shows on the caller's figure. Axes of a :class:`StyledFigure` are not
+    changed.
     """
     if isinstance(figure_of(ax), StyledFigure):
         return
     color = letter_colour(_background(ax))
     matplotlib.rcParams.update(dict.fromkeys(_LETTERS_AND_LINES, color))
     ax.clear()
-    # What clear() leaves as it was created.
+    # clear() does not reset these.
     for artist in (*ax.spines.values(), ax.xaxis.label, ax.yaxis.label):
         artist.set(sketch_params=None, path_effects=[])
     if not _shares(ax.get_shared_x_axes(), ax):
@@ -223,21 +211,19 @@ def restyle_axes(ax: Axes) -> None:
 
 
 def _shares(groups: GrouperView, ax: Axes) -> bool:
-    """Whether ``ax`` shares an axis with others, of which only the outer ones have labels."""
+    """Return whether ``ax`` shares an axis; then only the outer axes have labels."""
     return len(groups.get_siblings(ax)) > 1
 
 
 def create_ticks(*axes: Axes) -> None:
-    """Create the ticks of ``axes`` in the style; otherwise the caller's figure would when it is
-    drawn.
-    """
+    """Create the ticks of ``axes`` in the style, before the caller's figure is drawn."""
     for ax in axes:
         for axis in (ax.xaxis, ax.yaxis):
             axis.get_ticklabels(which="both")
 
 
 def _background(ax: Axes) -> tuple[float, float, float]:
-    """The colour around ``ax``: that of its figure and subfigure, on white paper."""
+    """Return the colour around ``ax``: that of its figure and subfigure, on white paper."""
     color = np.ones(3)
     for figure in (ax.get_figure(root=True), ax.get_figure(root=False)):
         assert figure is not None
@@ -249,11 +235,10 @@ def _background(ax: Axes) -> tuple[float, float, float]:
 
 
 def letter_colour(background: ArrayLike) -> str:
-    """Black or white, whichever has the higher contrast with a background of red, green and blue in
-    [0, 1]::
+    """Return black or white, whichever contrasts more with ``background`` (RGB in [0, 1])::
 
-        contrast = (L1 + 0.05) / (L2 + 0.05),  L = 0.2126 R + 0.7152 G + 0.0722 B of linear colours,
-        L1 >= L2
+        contrast = (L1 + 0.05) / (L2 + 0.05)   with L1 >= L2
+        L        = 0.2126 R + 0.7152 G + 0.0722 B of linear colours
 
     Source: W3C, Web Content Accessibility Guidelines 2.2, "contrast ratio".
     """
@@ -266,8 +251,9 @@ def letter_colour(background: ArrayLike) -> str:
 
 
 def colour_map(name: str) -> Colormap:
-    """The colour map of this name with 256 colours; matplotlib's own has as many as ``image.lut``
-    said on import.
+    """Return the colour map of this name with 256 colours.
+
+    Matplotlib's own has as many as ``image.lut`` had on import.
     """
     return matplotlib.colormaps[name].resampled(COLORS_OF_A_COLORMAP)
 
@@ -276,9 +262,7 @@ class PowersOfTen(LogFormatter):
     """Writes the ticks of a logarithmic axis as plain text, such as 10⁻³ and 2×10⁻³."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
-        """The label of the tick at ``x``; empty if :class:`matplotlib.ticker.LogFormatter` gives it
-        none.
-        """
+        """Return the label of the tick at ``x``; empty if ``LogFormatter`` gives none."""
         if not super().__call__(x, pos):
             return ""
         digit, power = f"{x:.0e}".split("e")
@@ -293,7 +277,7 @@ def label_powers_of_ten(axis: Axis) -> None:
 
 
 def figure_of(ax: Axes) -> Figure:
-    """The figure that ``ax`` belongs to, directly or in a subfigure."""
+    """Return the figure of ``ax``, also for axes in a subfigure."""
     return cast(Figure, ax.get_figure(root=True))
 
 
@@ -309,8 +293,8 @@ def save_figure(
 ) -> list[Path]:
     """Write ``directory / name`` in each of ``formats``; the same figure gives the same files.
 
-    The directory is created if missing. A file that is there already is replaced if this function
-    wrote it, or with ``overwrite``. Formats are among "png" (150 dots an inch), "svg" and "pdf".
+    The directory is created if missing. An existing file is replaced if this function wrote it, or
+    with ``overwrite``. Formats are "png" (150 dots an inch), "svg" and "pdf".
     Further arguments are those of ``matplotlib.figure.Figure.savefig``.
     """
     if name != Path(name).stem or name == "":
@@ -338,12 +322,12 @@ def save_figure(
 
 
 def _is_written(file: Path) -> bool:
-    """Whether :func:`save_figure` wrote a file."""
+    """Return whether :func:`save_figure` wrote a file."""
     return any(holds(file, mark, size) for mark, size in _MARKS.values())
 
 
 def line(series: int, points: int) -> dict[str, Any]:
-    """The look of line number ``series`` with ``points`` points, of which about ten have a marker."""
+    """Return the style of line ``series`` with ``points`` points; about ten have a marker."""
     # Offsets keep the markers of coinciding lines apart.
     every = max(1, points // 10)
     place = series % len(LINES)

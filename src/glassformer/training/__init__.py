@@ -1,5 +1,6 @@
-"""One training loop for every model: optimizers and schedules, resumable checkpoints, one process
-or many.
+"""Training: one loop for every model, with optimizers, schedules and resumable checkpoints.
+
+It runs on one process or on many.
 """
 
 from importlib import import_module
@@ -29,7 +30,9 @@ _NAMES = {
     "stepper": ("DivergedError",),
     "task": ("Batch", "EpochBatches", "Task", "mix_seed"),
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES: dict[str, str] = {}
+for _module, _names in _NAMES.items():
+    _MODULES |= dict.fromkeys(_names, _module)
 __all__ = list(_MODULES)
 
 

@@ -1,11 +1,12 @@
 """Weights and optimiser state as safetensors, by the names of the weights. Nothing is pickled.
 
-A file says the same whatever the number of processes and however the weights are sharded over them:
-sharded tensors are gathered before writing and distributed again after reading. A weight that
-several names share is stored once, under the first of them.
+A file does not depend on the number of processes or on the sharding: sharded tensors are gathered
+before writing and distributed again after reading. A weight with several names is stored once,
+under the first of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -29,11 +30,11 @@ _QUANTITIES = {
     Muon: {"momentum_buffer"},
     SGD: {"momentum_buffer"},
 }
-"""What each optimiser keeps for a weight that has had a gradient."""
+"""Quantities that each optimiser stores for a weight that has had a gradient."""
 
 
 def plain_model(model: nn.Module) -> nn.Module:
-    """The model inside the wrappers of ``torch.compile`` and DistributedDataParallel."""
+    """Return the model inside the wrappers of ``torch.compile`` and DistributedDataParallel."""
     model = getattr(model, "_orig_mod", model)
     if isinstance(model, DistributedDataParallel):
         return model.module
@@ -41,8 +42,9 @@ def plain_model(model: nn.Module) -> nn.Module:
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and persistent buffer of ``model``, once each, under its first name without
-    wrappers.
+    """Return every parameter and persistent buffer of ``model`` once, by its first name.
+
+    Names leave out the wrappers' prefixes.
     """
     unique: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in plain_model(model).state_dict(keep_vars=True).items():
@@ -61,112 +63,109 @@ def save_weights(model: nn.Module, directory: Path | str, *, write: bool = True)
 
 
 def load_weights(model: nn.Module, directory: Path | str, *, allow_nonfinite: bool = False) -> None:
-    """Fill ``model``, which is not sharded, with the weights that :func:`save_weights` wrote into
-    ``directory``.
-    """
+    """Fill ``model``, which is not sharded, with the weights in ``directory``."""
     path = local_path(directory) / WEIGHTS_FILE
     stored = _read(path)
-    wanted = named_tensors(model)
-    for name in sorted(stored.keys() ^ wanted.keys()):
-        got = f"{path} {'without the' if name in wanted else 'with the unknown'} tensor {name!r}"
+    tensors = named_tensors(model)
+    for name in sorted(stored.keys() ^ tensors.keys()):
+        difference = "without the" if name in tensors else "with the unknown"
         raise InputError(
-            got,
-            "exactly the model's tensors",
-            "Build the model with the configuration of that run.",
+            got=f"{path} {difference} tensor {name!r}",
+            expected="exactly the model's tensors",
+            fix="Build the model with the configuration of that run.",
         )
-    for name, tensor in wanted.items():
+    for name, tensor in tensors.items():
         _require_same(path, name, stored[name], tensor)
         if isinstance(tensor, nn.Parameter) and not allow_nonfinite:
             require_finite(stored[name], name, path)
     with torch.no_grad():
-        for name, tensor in wanted.items():
+        for name, tensor in tensors.items():
             tensor.copy_(stored[name])
 
 
 def save_optimizers(
     model: nn.Module, optimizers: list[Optimizer], directory: Path, *, write: bool = True
 ) -> None:
-    """Write the state of ``optimizers`` to ``directory / "optimizer.safetensors"``, as ``<weight's
-    name>.<quantity>``.
+    """Write the optimisers' state to ``directory / "optimizer.safetensors"``.
 
-    Learning rates and the like are not stored: they follow from the configuration and the step. As
-    for
-    :func:`save_weights`, every process calls this where weights are sharded.
+    A tensor is named ``<weight's name>.<quantity>``.
+
+    Learning rates and the like are not stored: they follow from the configuration and the step.
+    Where weights are sharded, every process must call this, as for :func:`save_weights`.
     """
     names = {id(tensor): name for name, tensor in named_tensors(model).items()}
-    quantities = (
-        (f"{names[id(weight)]}.{quantity}", value)
-        for optimizer in optimizers
-        for weight, state in optimizer.state.items()
-        for quantity, value in state.items()
-    )
-    _save(quantities, directory / OPTIMIZER_FILE, write)
+    _save(_named_quantities(optimizers, names), directory / OPTIMIZER_FILE, write)
+
+
+def _named_quantities(
+    optimizers: list[Optimizer], names: dict[int, str]
+) -> Iterator[tuple[str, Tensor]]:
+    for optimizer in optimizers:
+        for weight, state in optimizer.state.items():
+            for quantity, value in state.items():
+                yield f"{names[id(weight)]}.{quantity}", value
 
 
 def load_optimizers(model: nn.Module, optimizers: list[Optimizer], directory: Path) -> None:
-    """Fill ``optimizers``, which update the weights of ``model``, with the state that
-    :func:`save_optimizers` wrote.
-    """
+    """Fill ``optimizers`` of ``model`` with the state that :func:`save_optimizers` wrote."""
     path = directory / OPTIMIZER_FILE
     weights = named_tensors(model)
     states = _read_states(path, weights)
-    groups = [
-        [weight for group in each.param_groups for weight in group["params"]] for each in optimizers
-    ]
-    frozen = states.keys() - {id(weight) for updated in groups for weight in updated}
-    got = f"{path} of a run that updates {sorted(name for name, each in weights.items() if id(each) in frozen)[:3]}"
+    updated_weights = [_updated_weights(optimizer) for optimizer in optimizers]
+    frozen = states.keys() - {id(weight) for weight in chain.from_iterable(updated_weights)}
     if frozen:
+        names = sorted(name for name, weight in weights.items() if id(weight) in frozen)
         raise InputError(
-            got=got,
+            got=f"{path} of a run that updates {names[:3]}",
             expected="the weights that the model trains",
             fix="Set requires_grad as at the run's start.",
         )
-    for optimizer, updated in zip(optimizers, groups, strict=True):
+    for optimizer, updated in zip(optimizers, updated_weights, strict=True):
         described = optimizer.state_dict()
         described["state"] = {
             i: states[id(weight)] for i, weight in enumerate(updated) if id(weight) in states
         }
-        # Accelerate's wrapper holds the optimiser itself in an attribute of this name.
+        # Accelerate's wrapper stores the optimiser itself as ``optimizer``.
         expected = _QUANTITIES[type(getattr(optimizer, "optimizer", optimizer))]
         for state in described["state"].values():
-            got = f"{path} with {sorted(state)} for a weight"
             if state.keys() != expected:
                 raise InputError(
-                    got=got,
+                    got=f"{path} with {sorted(state)} for a weight",
                     expected=f"{sorted(expected)}",
                     fix="Resume with the run's first optimizer.",
                 )
         optimizer.load_state_dict(described)
 
 
+def _updated_weights(optimizer: Optimizer) -> list[Tensor]:
+    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+
+
 def _read_states(path: Path, weights: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    """What ``path`` holds for each weight, by the weight's identity, placed like the weight."""
+    """Return the quantities in ``path`` by the identity of their weight, placed like the weight."""
     states: dict[int, dict[str, Tensor]] = {}
     for key, value in _read(path).items():
         name, _, quantity = key.rpartition(".")
-        got = f"{path} with the tensor {key!r}"
         if name not in weights:
             raise InputError(
-                got=got,
+                got=f"{path} with the tensor {key!r}",
                 expected="state of the model's own weights",
                 fix="Build the model with the configuration of that run.",
             )
         weight = weights[name]
         if value.ndim:
             _require_same(path, key, value, weight)
-        broken = (
-            value.isnan() if quantity == "exp_avg_sq" else ~value.isfinite()
-        )  # squares may overflow
-        got = f"{path} with {key!r} that is infinite or NaN"
-        if bool(broken.any()):
+        # Squares may overflow.
+        broken = value.isnan() if quantity == "exp_avg_sq" else ~value.isfinite()
+        if broken.any():
             raise InputError(
-                got=got,
+                got=f"{path} with {key!r} that is infinite or NaN",
                 expected="finite numbers",
                 fix="Remove its directory to use an earlier checkpoint.",
             )
         if value.ndim and isinstance(weight, DTensor):
             value = distribute_tensor(value, weight.device_mesh, weight.placements)
-        # A clone has memory of its own.
+        # A clone does not share memory with the file's other tensors.
         states.setdefault(id(weight), {})[quantity] = value.clone()
     return states
 
@@ -210,10 +209,10 @@ def _read(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _require_same(path: Path, name: str, stored: Tensor, wanted: Tensor) -> None:
-    if stored.shape != wanted.shape or stored.dtype != wanted.dtype:
+def _require_same(path: Path, name: str, stored: Tensor, weight: Tensor) -> None:
+    if stored.shape != weight.shape or stored.dtype != weight.dtype:
         raise InputError(
             got=f"{path} with {name!r} of shape {tuple(stored.shape)}, {stored.dtype}",
-            expected=f"shape {tuple(wanted.shape)}, {wanted.dtype}",
+            expected=f"shape {tuple(weight.shape)}, {weight.dtype}",
             fix="Build the model with the configuration of that run.",
         )

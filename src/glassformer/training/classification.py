@@ -26,20 +26,19 @@ BINS = 15
 class ClassificationTask:
     """Predicting the class of a text; a task for :func:`glassformer.training.train`.
 
-        loss = mean over texts of  -sum_c target_c log p(c),   target = (1 - s) [c = label] + s /
-        num_classes
+        loss = mean over texts of  -sum_c target_c log p(c)
+        target_c = (1 - s) [c = label] + s / num_classes
 
-    with ``s = label_smoothing``. In training, each token but the first of a text is dropped with
-    probability
-    ``word_dropout``: it counts as padding, which nothing sees.
+    with ``s = label_smoothing``. In training, each token except the first of a text is dropped with
+    probability ``word_dropout``: it is masked as padding.
 
     Args:
-        train: The texts to learn from, in batches.
-        held_out: The texts on which ``evaluate`` measures.
-        metric: Which of :func:`scores` decides what model is the best.
+        train: Batches of the training texts.
+        held_out: Texts for ``evaluate``.
+        metric: The one of :func:`scores` that selects the best model.
         label_smoothing: Part of the target that is spread over all classes.
-        word_dropout: Probability of dropping a token. Drawn from torch's generator, which training
-            seeds at each step.
+        word_dropout: Probability of dropping a token. torch's generator draws, which training seeds
+            at each step.
         evaluation_batch: Texts in one forward pass of ``evaluate``.
 
     Source: Szegedy et al. 2015, arXiv 1512.00567, section 7 (label smoothing); Iyyer et al. 2015,
@@ -61,7 +60,7 @@ class ClassificationTask:
         evaluation_batch: int = 64,
     ) -> None:
         require_positive(evaluation_batch=evaluation_batch)
-        if not num_classes >= 2:
+        if num_classes < 2:
             raise InputError(
                 got=f"num_classes = {num_classes}",
                 expected="at least 2",
@@ -76,18 +75,15 @@ class ClassificationTask:
             )
         for name, texts in (("train", train), ("held_out", held_out)):
             highest = int(texts.labels.max())
-            fits = highest < num_classes
-            got = f"the label {highest} in {name} with num_classes = {num_classes}"
-            if not fits:
+            if highest >= num_classes:
                 raise InputError(
-                    got=got,
+                    got=f"the label {highest} in {name} with num_classes = {num_classes}",
                     expected=f"labels from 0 to {num_classes - 1}",
                     fix="Raise num_classes, or correct the labels.",
                 )
-        got = f"{len(train)} texts to learn from, all of class {int(train.labels[0])}"
-        if not bool((train.labels != train.labels[0]).any()):
+        if (train.labels == train.labels[0]).all():
             raise InputError(
-                got=got,
+                got=f"{len(train)} texts to learn from, all of class {int(train.labels[0])}",
                 expected="at least two classes",
                 fix="One class alone cannot be learned; check the labels.",
             )
@@ -112,42 +108,37 @@ class ClassificationTask:
         seed: int = 0,
         **options: Any,
     ) -> ClassificationTask:
-        """The task of labelled texts, whose order follows from ``seed``; options are further
-        arguments of the class.
+        """Return the task of labelled texts; ``seed`` decides their order.
+
+        ``options`` are further arguments of the class.
         """
-        learned, measured = (
-            TextBatches(
-                [encode(each.text) for each in part],
-                [each.label for each in part],
-                pad_id,
-                seed=seed,
-            )
-            for part in (train, held_out)
-        )
-        return cls(learned, measured, **options)
+
+        def batches(examples: Sequence[Example]) -> TextBatches:
+            texts = [encode(example.text) for example in examples]
+            labels = [example.label for example in examples]
+            return TextBatches(texts, labels, pad_id, seed=seed)
+
+        return cls(batches(train), batches(held_out), **options)
 
     def batch(self, step: int, size: int) -> Batch:
-        """``{"tokens": [batch, position], "real": [batch, position], "labels": [batch]}`` of update
-        ``step``.
+        """Return the batch of update ``step``: "tokens", "real" and "labels".
+
+        Their shapes are [batch, position], [batch, position] and [batch].
         """
         return self._train(step, size)
 
     def count(self, batch: Batch) -> int:
-        """Texts in ``batch``."""
+        """Return the number of texts in ``batch``."""
         return len(batch["labels"])
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The loss above, in nats per text; tokens are dropped only if ``model`` is in training
-        mode.
-        """
+        """Return the loss above, in nats per text; only a model in training mode drops tokens."""
         tokens = batch["tokens"]
         real = batch["real"]
         if model.training and self._word_dropout > 0:
             dropped = torch.rand(tokens.shape, device=tokens.device) < self._word_dropout
-            dropped[:, 0] = (
-                # the first token stands for the whole text, and so no text is left without any
-                False
-            )
+            # The first token stands for the whole text, and every text keeps at least one.
+            dropped[:, 0] = False
             real = real & ~dropped
         logits = model(tokens, real)
         if logits.shape[-1] != self._num_classes:
@@ -162,21 +153,20 @@ class ClassificationTask:
         return F.cross_entropy(logits, batch["labels"], label_smoothing=self._label_smoothing)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """:func:`scores` on the held-out texts."""
+        """Return the :func:`scores` on the held-out texts."""
         held_out = self._held_out
-        return scores(
-            predict(model, held_out.rows, held_out.pad_id, self._evaluation_batch), held_out.labels
-        )
+        predictions = predict(model, held_out.rows, held_out.pad_id, self._evaluation_batch)
+        return scores(predictions, held_out.labels)
 
 
 def scores(
     probabilities: Float[Tensor, "text num_classes"], labels: Int64[Tensor, " text"]
 ) -> dict[str, float]:
-    """How good predictions are.
+    """Return the metrics of predictions.
 
-    * ``accuracy``: the fraction of texts whose most likely class is theirs;
-    * ``macro_f1``: the mean over classes of F1 = 2 hits / (predicted + actual); 0 for a class of
-      neither;
+    * ``accuracy``: the fraction of texts whose most likely class is the label;
+    * ``macro_f1``: the mean over classes of F1 = 2 hits / (predicted + actual); 0 for a class that
+      is neither predicted nor actual;
     * ``loss``: the mean of -log p(label), in nats;
     * ``calibration_error``: see :func:`calibration_error`.
     """
@@ -184,18 +174,18 @@ def scores(
     predicted = probabilities.argmax(-1)
     hits = predicted == labels
     classes = torch.arange(probabilities.shape[1])[:, None]
-    found = (predicted == classes).sum(1)
-    actual = (labels == classes).sum(1)
-    f1 = 2 * (hits & (labels == classes)).sum(1) / (found + actual).clamp(min=1)
-    # A probability that float32 rounds to 0 would make the mean infinite, and two such runs equally
-    # bad.
-    chosen = probabilities.gather(1, labels[:, None]).clamp(
-        min=torch.finfo(probabilities.dtype).tiny
-    )
+    predicted_count = (predicted == classes).sum(1)
+    actual_count = (labels == classes).sum(1)
+    class_hits = (hits & (labels == classes)).sum(1)
+    f1 = 2 * class_hits / (predicted_count + actual_count).clamp(min=1)
+    # A probability that float32 rounds to 0 would make the mean infinite: such runs could not be
+    # compared.
+    smallest = torch.finfo(probabilities.dtype).tiny
+    label_probabilities = probabilities.gather(1, labels[:, None]).clamp(min=smallest)
     return {
         "accuracy": float(hits.double().mean()),
         "macro_f1": float(f1.double().mean()),
-        "loss": float(-chosen.double().log().mean()),
+        "loss": float(-label_probabilities.double().log().mean()),
         "calibration_error": calibration,
     }
 
@@ -205,46 +195,40 @@ def calibration_error(
     labels: Int64[Tensor, " text"],
     bins: int = BINS,
 ) -> float:
-    """The expected calibration error: how far confidence is from the rate of being right, in [0,
-    1]::
+    """Return the expected calibration error of predictions, in [0, 1]::
 
         sum over bins of  n_bin / n * |accuracy in the bin - mean confidence in the bin|
 
-    Confidence is the probability of the most likely class; the bins are intervals ``(i, i + 1] /
-    bins``.
+    It measures how far confidence is from accuracy. Confidence is the probability of the most
+    likely class; the bins are intervals ``(i, i + 1] / bins``.
 
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, equation
     3.
     """
     require_positive(bins=bins)
-    fits = len(probabilities) == len(labels) > 0
-    got = f"{len(probabilities)} predictions for {len(labels)} labels"
-    if not fits:
+    if not 0 < len(labels) == len(probabilities):
         raise InputError(
-            got=got,
+            got=f"{len(probabilities)} predictions for {len(labels)} labels",
             expected="one prediction per label, and at least one",
             fix="Predict the texts that the labels belong to.",
         )
     lowest, highest = (int(label) for label in labels.aminmax())
-    got = f"labels from {lowest} to {highest} with {probabilities.shape[1]} classes"
-    if not (lowest >= 0 and highest < probabilities.shape[1]):
+    if lowest < 0 or highest >= probabilities.shape[1]:
         raise InputError(
-            got=got,
+            got=f"labels from {lowest} to {highest} with {probabilities.shape[1]} classes",
             expected="one class for each label",
             fix="Correct the labels.",
         )
     confidence, predicted = probabilities.double().max(-1)
-    # (right - confidence), summed over a bin, is n_bin times the difference of the two means.
+    # The sum of (right - confidence) over a bin is n_bin times the difference of the two means.
     excess = (predicted == labels).double() - confidence
     index = (confidence * bins).ceil().long().clamp(1, bins) - 1
-    return float(
-        torch.zeros(bins, dtype=torch.float64).index_add_(0, index, excess).abs().sum()
-        / len(labels)
-    )
+    bin_sums = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, excess)
+    return float(bin_sums.abs().sum() / len(labels))
 
 
 def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % interval of a probability of which ``share`` was seen in ``count`` trials.
+    """Return the 95 % interval of a probability, given its ``share`` in ``count`` trials.
 
     ``(share + z² / 2n ± z sqrt(share (1 - share) / n + z² / 4n²)) / (1 + z² / n)``
 
@@ -254,6 +238,6 @@ def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]
     scale = 1 + z * z / count
     half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
     # At shares of 0 and 1, rounding could put the end on the wrong side.
-    return max(0.0, min(share, (middle - half) / scale)), min(
-        1.0, max(share, (middle + half) / scale)
-    )
+    lower = max(0.0, min(share, (middle - half) / scale))
+    upper = min(1.0, max(share, (middle + half) / scale))
+    return lower, upper

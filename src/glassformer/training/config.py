@@ -17,7 +17,7 @@ from glassformer.config import (
 )
 from glassformer.errors import InputError
 
-# Fields that decide when to look at a run and what to keep of it, or how the same sums are split.
+# Fields that do not change the weights: they decide when to measure, what to store, how to split.
 _FREE_ON_RESUME = {
     "accumulation",
     "eval_every",
@@ -31,7 +31,7 @@ _FREE_ON_RESUME = {
 
 @config
 class TrainingConfig(Config):
-    """How a model is trained."""
+    """Settings of the training."""
 
     steps: Size = 1000
     """Updates of the weights in the whole run."""
@@ -40,39 +40,27 @@ class TrainingConfig(Config):
     learning_rate: Positive = 1e-3
     """Peak learning rate of AdamW, or of SGD."""
     optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
-    """AdamW for every weight, Muon for the matrices inside the network and AdamW for the rest, or
-    plain SGD.
-    """
+    """AdamW for all weights; Muon for inner matrices and AdamW for the rest; or plain SGD."""
     muon_learning_rate: Positive = 0.02
     """Peak learning rate of the weights that Muon updates; unused without Muon."""
     weight_decay: NonNegative = 0.01
-    """Weight decay of matrices, decoupled (SGD's is part of the gradient); vectors, as biases, are
-    never decayed.
-    """
+    """Decoupled weight decay of matrices (SGD adds it to the gradient); vectors have none."""
     betas: tuple[Probability, Probability] = (0.9, 0.95)
     """AdamW's decay rates of the first and the second moment."""
     momentum: Probability = 0.0
-    """SGD's momentum: the share of the last update's direction that is kept; unused without SGD."""
+    """SGD's momentum: share of the last update's direction that stays; unused without SGD."""
     schedule: Literal["constant", "cosine"] = "cosine"
     """Learning rate after warm-up: constant, or half a cosine down to final_lr_fraction."""
     warmup_steps: Count | None = 0
-    """Steps over which the learning rate rises linearly to its peak. None: 10, or all of a shorter
-    run.
-    """
+    """Steps of linear warm-up. None: 10, or all steps of a shorter run."""
     final_lr_fraction: Fraction = 0.0
-    """Where the cosine ends, as a fraction of the peak learning rate."""
+    """Final learning rate of the cosine, as a fraction of the peak."""
     clip_norm: Positive | None = 1.0
-    """Largest norm of the gradient of all weights together; a larger gradient is scaled down. None:
-    no clipping.
-    """
+    """Largest norm of the whole gradient; larger ones are scaled down. None: no clipping."""
     accumulation: Size = 1
-    """Micro-batches per update and process: more of them need less memory and give the same
-    gradient.
-    """
+    """Micro-batches per update and process: more need less memory, with the same gradient."""
     precision: Literal["no", "bf16", "fp16"] = "no"
-    """Number format of the forward pass: no autocast (the weights' own format), bfloat16 or
-    float16.
-    """
+    """Number format of the forward pass: no autocast, bfloat16 or float16."""
     eval_every: Size | None = None
     """Steps between evaluations. None: evaluate after the last step only."""
     checkpoint_every: Size | None = None
@@ -80,34 +68,26 @@ class TrainingConfig(Config):
     keep_checkpoints: Size = 2
     """Number of latest checkpoints to keep; the best model is kept besides."""
     patience: Size | None = None
-    """Stop after this many evaluations in a row without a better metric; needs eval_every. None:
-    never.
-    """
+    """Stop after so many evaluations without a better metric; needs eval_every. None: never."""
     seed: Seed = 0
-    """Seed of the random numbers in training (dropout). Data and initial weights have their own
-    seeds.
-    """
+    """Seed of training's random numbers (dropout), apart from the data's and the weights'."""
     log_every: Size = 10
     """Steps between lines in metrics.jsonl."""
     tensorboard: bool = False
     """Also write TensorBoard event files into the run directory."""
 
     def __post_init__(self) -> None:
-        got = f"warmup_steps = {self.warmup_steps} with steps = {self.steps}"
-        fix = "Lower warmup_steps or raise steps."
-        if not self.warmup <= self.steps:
+        if self.warmup > self.steps:
             raise InputError(
-                got=got,
+                got=f"warmup_steps = {self.warmup_steps} with steps = {self.steps}",
                 expected="a warm-up no longer than the run",
-                fix=fix,
+                fix="Lower warmup_steps or raise steps.",
             )
-        got = f"patience = {self.patience} with eval_every = None"
-        fix = "Set eval_every, for example to 100."
         if self.patience is not None and self.eval_every is None:
             raise InputError(
-                got=got,
+                got=f"patience = {self.patience} with eval_every = None",
                 expected="evaluations to be patient with",
-                fix=fix,
+                fix="Set eval_every, for example to 100.",
             )
         if self.optimizer == "muon" and self.precision == "fp16":
             raise InputError(
@@ -125,7 +105,9 @@ class TrainingConfig(Config):
         Fields that decide the weights must stay the same; with a constant schedule the number of
         steps may change.
         """
-        free = _FREE_ON_RESUME | ({"steps"} if self.schedule == "constant" else set())
+        free = set(_FREE_ON_RESUME)
+        if self.schedule == "constant":
+            free.add("steps")
         old = vars(earlier)
         new = vars(self)
         changed = [
@@ -133,9 +115,8 @@ class TrainingConfig(Config):
             for name in new
             if name not in free and old[name] != new[name]
         ]
-        if (
-            earlier.warmup != self.warmup and not changed
-        ):  # each as long as its number of steps allows
+        # With warmup_steps = None the warm-up depends on the number of steps.
+        if earlier.warmup != self.warmup and not changed:
             changed = [f"warmup_steps was {earlier.warmup}, is {self.warmup}"]
         if changed:
             raise InputError(

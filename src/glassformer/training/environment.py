@@ -1,5 +1,6 @@
-"""What decides the last bits of a run besides its configuration: threads, processes, device,
-versions and switches.
+"""Environment of a run: what decides its last bits besides the configuration.
+
+It has threads, processes, device, versions and switches.
 """
 
 import os
@@ -16,19 +17,20 @@ Environment = dict[str, Any]
 
 
 def environment_of(device: torch.device, processes: int) -> Environment:
-    """Return what decides in which order ``processes`` on ``device`` add numbers, and how they
-    multiply them.
-    """
+    """Return the environment: it decides the order of sums and the form of products."""
+    if device.type == "cuda":
+        device_name = torch.cuda.get_device_name(device)
+    else:
+        device_name = device.type
     return {
         "threads": torch.get_num_threads(),
         "processes": processes,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": device_name,
         "machine": platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
-        "glassformer": resolve_name(
-            "glassformer:__version__"
-        ),  # by its name, as the package imports this
+        # By name, because the package imports this module.
+        "glassformer": resolve_name("glassformer:__version__"),
         "native_library": os.environ.get(SWITCH, "0") in ("", "0"),
         "default_dtype": str(torch.get_default_dtype()),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),

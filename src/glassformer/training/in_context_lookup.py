@@ -1,6 +1,4 @@
-"""Encoder-decoders that answer from fresh facts in their context: a recipe as data, its model, its
-training.
-"""
+"""Encoder-decoders that answer from fresh facts in their context: recipe, model, training."""
 
 import re
 from dataclasses import asdict, field
@@ -19,16 +17,15 @@ from glassformer.training import Batch, TargetTask, TrainingConfig, TrainingResu
 from glassformer.training.loop import train_in
 
 LONGEST = 1024
-"""Most facts of a context that is measured."""
+"""Maximum number of facts in a context of an evaluation."""
 
 MEASURING_SEED = 10_000_000
-"""Contexts that are measured come from seeds from here on, those of training from seeds below."""
+"""First seed of evaluation contexts; training uses the seeds below."""
 
 
 @config
 class InContextRecipe:
-    """An encoder-decoder of one layer on each side that answers from fresh facts, and how it is
-    trained.
+    """A one-layer encoder-decoder that answers from fresh facts, and its training.
 
     The learning rate rises over the first 100 steps and falls as a cosine.
     """
@@ -48,19 +45,26 @@ class InContextRecipe:
 
     @property
     def directory(self) -> str:
-        """The name as one for a file."""
+        """Return the name as a directory name."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
     @property
     def asks_unseen(self) -> bool:
-        """Whether its model is measured on pairings of key and value that training left out, and on
-        no others.
-        """
+        """Return whether evaluation asks exactly the pairings of key and value left out."""
         return self.split == "train" and self.data.num_held_out > 0
 
     def model_config(self) -> EncoderDecoderConfig:
-        """The network: no dropout, since no context is repeated; room for :data:`LONGEST` facts."""
-        slots = self.encoding == "slots"
+        """Return the network's configuration, with room for :data:`LONGEST` facts.
+
+        It has no dropout, since no context is repeated.
+        """
+        # A slot holds a key and its value; otherwise each is a token.
+        if self.encoding == "slots":
+            max_source_len = LONGEST
+            fields_per_slot = 2
+        else:
+            max_source_len = 2 * LONGEST
+            fields_per_slot = 1
         return EncoderDecoderConfig(
             vocab_size=self.data.vocab_size,
             hidden_dim=self.hidden_dim,
@@ -68,9 +72,9 @@ class InContextRecipe:
             num_heads=self.num_heads,
             num_encoder_layers=1,
             num_decoder_layers=1,
-            max_source_len=LONGEST * (1 if slots else 2),
+            max_source_len=max_source_len,
             max_target_len=1,
-            fields_per_slot=2 if slots else 1,
+            fields_per_slot=fields_per_slot,
             source_positions="sinusoidal" if self.encoding == "positions" else "none",
             target_positions="none",
             norm_first=self.norm_first,
@@ -80,8 +84,9 @@ class InContextRecipe:
 
 
 def batch(facts: Facts, recipe: InContextRecipe, seed: int = 0, step: int = 0) -> Batch:
-    """Contexts and questions as a :class:`~glassformer.training.TargetTask` has them; the seed
-    shuffles bags.
+    """Return contexts and questions as a batch of :class:`~glassformer.training.TargetTask`.
+
+    The seed shuffles bags.
     """
     source, real = encode(facts, recipe.encoding, seed=seed, step=step)
     return {
@@ -94,13 +99,14 @@ def batch(facts: Facts, recipe: InContextRecipe, seed: int = 0, step: int = 0) -
 
 @torch.no_grad()
 def answers(model: nn.Module, facts: Facts, recipe: InContextRecipe) -> Int64[Tensor, " batch"]:
-    """The most likely token for each question."""
-    asked = batch(facts, recipe)
-    return model(asked["source"], asked["inputs"], asked["source_real"])[:, -1].argmax(-1)
+    """Return the most likely token for each question."""
+    questions = batch(facts, recipe)
+    logits = model(questions["source"], questions["inputs"], questions["source_real"])
+    return logits[:, -1].argmax(-1)
 
 
 def build_model(recipe: InContextRecipe, seed: int) -> EncoderDecoder:
-    """The model of ``recipe`` before training, with weights drawn from ``seed``."""
+    """Return the model of ``recipe`` before training, with weights drawn from ``seed``."""
     with seeded(seed):
         return EncoderDecoder(recipe.model_config())
 
@@ -108,9 +114,7 @@ def build_model(recipe: InContextRecipe, seed: int) -> EncoderDecoder:
 def train_in_context(
     recipe: InContextRecipe, seed: int, directory: Path | None = None
 ) -> tuple[EncoderDecoder, TrainingResult]:
-    """Train the model of ``recipe`` on new contexts in every step, in a run directory if one is
-    given.
-    """
+    """Train the model of ``recipe`` on new contexts in every step, in ``directory`` if given."""
     if not 0 <= seed < MEASURING_SEED:
         raise InputError(
             got=f"seed = {seed}",
@@ -133,6 +137,7 @@ def train_in_context(
         seed=seed,
         log_every=max(1, recipe.steps // 40),
     )
-    task = TargetTask(batches, batch(sample(data, 1000, MEASURING_SEED, split=split), recipe))
+    evaluation = batch(sample(data, 1000, MEASURING_SEED, split=split), recipe)
+    task = TargetTask(batches, evaluation)
     model = build_model(recipe, seed)
     return model, train_in(directory, model, task, config, {"recipe": asdict(recipe), "seed": seed})

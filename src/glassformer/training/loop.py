@@ -18,7 +18,7 @@ from glassformer.files import local_path
 from glassformer.modes import keeping_modes
 from glassformer.training.checkpoint import load_optimizers, load_weights, plain_model
 from glassformer.training.config import TrainingConfig
-from glassformer.training.environment import changes, environment_of
+from glassformer.training.environment import Environment, changes, environment_of
 from glassformer.training.metrics import MetricsFile, Progress, Record, TensorBoard, read_records
 from glassformer.training.run_directory import Best, Description, RunDirectory, RunState
 from glassformer.training.stepper import Stepper, StopRequest, open_accelerator
@@ -29,14 +29,12 @@ Ending = Literal["finished", "patience", "interrupted"]
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of a run; it includes what came before a resume."""
+    """The result of a run, including the part before a resume."""
 
     step: int
     """Updates done."""
     ending: Ending
-    """"finished" after all steps, "patience" after evaluations without progress, "interrupted" by
-    Ctrl-C.
-    """
+    """"finished" after all steps, "patience" without progress, "interrupted" by Ctrl-C."""
     history: list[Record]
     """The records of metrics.jsonl."""
     best: Best | None
@@ -47,12 +45,12 @@ class TrainingResult:
 
     @property
     def losses(self) -> list[tuple[int, float]]:
-        """(step, loss) of every logged step."""
+        """Return (step, loss) of every logged step."""
         return [(record["step"], record["loss"]) for record in self.history if "loss" in record]
 
     @property
     def evaluations(self) -> list[tuple[int, dict[str, float]]]:
-        """(step, metrics) of every evaluation."""
+        """Return (step, metrics) of every evaluation."""
         return [
             (record["step"], record["evaluation"])
             for record in self.history
@@ -78,13 +76,12 @@ def train(
     sharded (FSDP2) weights; the global batch is then split among them. Build the model from the
     same seed on every process.
 
-    With a ``directory`` the run can be continued after Ctrl-C, a crash or a power cut, and gives
-    the losses and weights
-    that it would have given without: bit for bit on the same machine with the same number of
-    threads, the same versions and switches, otherwise to rounding. A line on stderr says what has
-    changed, and config.json holds all of it. Random numbers of a step (dropout) are drawn from
-    (``config.seed``, step, process); the caller's generators are left alone. Gradients that the
-    weights hold before are dropped.
+    With a ``directory`` the run can be continued after Ctrl-C, a crash or a power cut. Its losses
+    and weights are then those of a run without interruption: bit for bit on the same machine with
+    the same number of threads, versions and switches, otherwise to rounding. A line on stderr says
+    what has changed; config.json has all settings. Random numbers of a step (dropout) are drawn
+    from (``config.seed``, step, process); the caller's generators are unchanged. Earlier gradients
+    of the weights are dropped.
 
     Args:
         model: The network, plain or compiled. It ends with the weights of the last step, on the
@@ -93,11 +90,11 @@ def train(
         directory: The run directory, new or without a run. None keeps nothing.
         resume: Continue the run in ``directory`` from its latest checkpoint, or from the start if
             it has none yet.
-        description: What else defines the run, as JSON values: the model's configuration, the data.
-            Kept in config.json, and compared on resuming.
+        description: Other values that define the run, as JSON: the model's configuration, the data.
+            They are stored in config.json, and compared on resuming.
         progress: Whether to show a progress bar on a terminal, and elsewhere a line for each
             evaluation and one in about ten seconds between evaluations.
-        advice: What is printed after Ctrl-C on how to continue.
+        advice: Text that is printed after Ctrl-C on how to continue.
 
     Raises:
         InputError: If the directory holds a run and ``resume`` is false, or holds none and it is
@@ -115,7 +112,7 @@ def train(
         >>> train(model, task, config, progress=False).ending, task.evaluate(model)["accuracy"]
         ('finished', 1.0)
     """
-    if (directory is None and resume) or config.tensorboard:
+    if directory is None and (resume or config.tensorboard):
         raise InputError(
             got=f"resume = {resume}, tensorboard = {config.tensorboard} without a directory",
             expected="a run directory",
@@ -130,8 +127,8 @@ def train(
         devices = [accelerator.device]
     else:
         devices = []
-    # Mixed precision replaces forward(), and Accelerate's unwrap_model() would take the caller's
-    # decorators off it.
+    # Mixed precision replaces forward(). It is put back by hand: Accelerate's unwrap_model() would
+    # remove the caller's decorators, too.
     forwards = [
         (vars(module), vars(module).get("forward")) for module in (model, plain_model(model))
     ]
@@ -169,11 +166,11 @@ def train_in(
     config: TrainingConfig,
     description: Description,
 ) -> TrainingResult:
-    """:func:`train` in a run directory, going on with what is there; None keeps nothing.
+    """Call :func:`train` in a run directory, and continue a run there; None stores nothing.
 
-    The model ends on the CPU, in evaluation mode, with the weights of the last step.
-    ``description`` is compared with that of a run that is continued. Ctrl-C saves what was done and
-    goes on as a ``KeyboardInterrupt``.
+    The model ends on the CPU, in evaluation mode, with the weights of the last step. On continuing,
+    ``description`` is compared with the stored one. Ctrl-C saves the run and then raises
+    ``KeyboardInterrupt``.
     """
     begun = directory is not None and (local_path(directory) / "config.json").exists()
     description = json.loads(json.dumps(description))  # as a file gives it back: lists for tuples
@@ -184,6 +181,31 @@ def train_in(
         raise KeyboardInterrupt
     model.cpu().eval()
     return result
+
+
+def _read_state(checkpoint: Path) -> RunState:
+    state = RunState.read(checkpoint / "state.json")
+    if checkpoint.name != f"step-{state.step:08d}":
+        raise InputError(
+            got=f"{checkpoint} with the state of step {state.step}",
+            expected="the state of its own step",
+            fix="Remove it to use an earlier checkpoint.",
+        )
+    return state
+
+
+def _check_gradients(model: nn.Module) -> None:
+    """Refuse to train where no gradients can be computed."""
+    made_in_inference = any(weight.is_inference() for weight in model.parameters())
+    if made_in_inference or not torch.is_grad_enabled():
+        raise InputError(
+            got=(
+                "training under torch.no_grad() or inference_mode(), or of weights that were made "
+                "under the latter"
+            ),
+            expected="gradients",
+            fix="Build the model and train it outside of such blocks.",
+        )
 
 
 class _Loop:
@@ -218,57 +240,15 @@ class _Loop:
         if latest is None:
             self.state = RunState(0)
         else:
-            self.state = RunState.read(latest / "state.json")
+            self.state = _read_state(latest)
         self.history: list[Record] = []
-        if latest is not None:
-            got = f"{latest} with the state of step {self.state.step}"
-            fix = "Remove it to use an earlier checkpoint."
-            if latest.name != f"step-{self.state.step:08d}":
-                raise InputError(
-                    got=got,
-                    expected="the state of its own step",
-                    fix=fix,
-                )
         if run is not None and resume:
-            if not self.state.step <= config.steps:
-                raise InputError(
-                    got=f"steps = {config.steps}, of which the run has done {self.state.step}",
-                    expected=f"steps of at least {self.state.step}",
-                    fix="Raise steps, or start a new run in another directory.",
-                )
-            self.history = read_records(run.metrics_file, self.state.step, self._warn)
-            lost = self.state.records - len(self.history)
-            if lost > 0:
-                counted = f"{len(self.history)} of the {self.state.records} records up to step {self.state.step}"
-                self._warn(f"{run.metrics_file} holds {counted}: the others are lost.")
-            best = self.state.best
-            evaluated = {each["step"] for each in self.history if "evaluation" in each}
-            if run.metrics_file.exists() and best is not None:
-                got = f"{run.metrics_file} without the evaluation after step {best.step}"
-                fix = "Restore the file from a copy. To go on without earlier records, remove it."
-                if best.step not in evaluated:
-                    raise InputError(
-                        got=got,
-                        expected="the records of the whole run",
-                        fix=fix,
-                    )
-        got = "training under torch.no_grad() or inference_mode(), or of weights that were made under the latter"
-        usable = torch.is_grad_enabled() and not any(
-            weight.is_inference() for weight in model.parameters()
-        )
+            self.history = self._read_history(run)
         done = self._ending() is not None  # a run that has ended is only read
-        if not (usable or done):
-            raise InputError(
-                got=got,
-                expected="gradients",
-                fix="Build the model and train it outside of such blocks.",
-            )
+        if not done:
+            _check_gradients(model)
         if run is not None and latest is not None and not done:
-            changed = "".join(changes(each, environment) for each in run.environments()[-1:])
-            if changed:
-                self._warn(
-                    f"{run.path} goes on with {changed}. Rounding, and so its weights, may differ."
-                )
+            self._warn_of_changes(run, environment)
         if latest is not None:
             load_weights(model, latest)
         model.train()
@@ -278,13 +258,12 @@ class _Loop:
         if accelerator.scaler is not None and self.state.loss_scale:
             accelerator.scaler.load_state_dict(self.state.loss_scale)
         self._saved_step = None if latest is None else self.state.step
-        # The best model may be of a step after the checkpoint: it is evaluated again there, however
-        # often others are.
-        if run is None or not resume:
-            found = []
-        else:
-            found = [*run.best.glob("state.json")]
-        self._evaluated = {config.steps, *(RunState.read(path).step for path in found)}
+        self._extra_evaluations = {config.steps}
+        """Steps after which the model is evaluated whatever ``eval_every`` says."""
+        if run is not None and resume:
+            # The best model may come from a step after the checkpoint: evaluate it there again.
+            for path in run.best.glob("state.json"):
+                self._extra_evaluations.add(RunState.read(path).step)
         self._count_since_log = 0
         self._seconds_since_log = 0.0
         # Every process must have read the directory before one writes there.
@@ -306,11 +285,44 @@ class _Loop:
             progress and accelerator.is_main_process,
         )
 
+    def _read_history(self, run: RunDirectory) -> list[Record]:
+        """Return the stored records up to the checkpoint, after a check that they belong to it."""
+        step = self.state.step
+        if step > self._config.steps:
+            raise InputError(
+                got=f"steps = {self._config.steps}, of which the run has done {step}",
+                expected=f"steps of at least {step}",
+                fix="Raise steps, or start a new run in another directory.",
+            )
+        history = read_records(run.metrics_file, step, self._warn)
+        if len(history) < self.state.records:
+            self._warn(
+                f"{run.metrics_file} holds {len(history)} of the {self.state.records} records up "
+                f"to step {step}: the others are lost."
+            )
+        best = self.state.best
+        evaluated = {record["step"] for record in history if "evaluation" in record}
+        if run.metrics_file.exists() and best is not None and best.step not in evaluated:
+            raise InputError(
+                got=f"{run.metrics_file} without the evaluation after step {best.step}",
+                expected="the records of the whole run",
+                fix="Restore the file from a copy. To go on without earlier records, remove it.",
+            )
+        return history
+
+    def _warn_of_changes(self, run: RunDirectory, environment: Environment) -> None:
+        changed = "".join(changes(earlier, environment) for earlier in run.environments()[-1:])
+        if changed:
+            self._warn(
+                f"{run.path} goes on with {changed}. Rounding, and so its weights, may differ."
+            )
+
     def run(self, stop: StopRequest) -> Ending:
         """Update until the run ends, then save."""
         while (ending := self._ending()) is None:
             self._step(stop)
-            if self._is_due(self._config.eval_every) or self.state.step in self._evaluated:
+            is_extra = self.state.step in self._extra_evaluations
+            if is_extra or self._is_due(self._config.eval_every):
                 self._evaluate()
             if self._is_due(self._config.checkpoint_every):
                 self._save()
@@ -321,10 +333,16 @@ class _Loop:
         return ending
 
     def _stopped(self) -> str:
-        """Return what is printed after Ctrl-C."""
+        """Return the message after Ctrl-C."""
         if self._run is None:
-            return f"Stopped after step {self.state.step}; nothing was saved, because the run has no directory."
-        stopped = f"Stopped after step {self.state.step} of {self._config.steps} and saved to {self._run.path}."
+            return (
+                f"Stopped after step {self.state.step}; nothing was saved, because the run has no "
+                "directory."
+            )
+        stopped = (
+            f"Stopped after step {self.state.step} of {self._config.steps} and saved to "
+            f"{self._run.path}."
+        )
         if self._advice is None:
             return stopped
         return f"{stopped} {self._advice}"
@@ -334,7 +352,7 @@ class _Loop:
             print(f"glassformer: warning: {message}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Close files and bar."""
+        """Close the files and the progress bar."""
         self._progress.close()
         for log in self._logs:
             log.close()
@@ -363,14 +381,14 @@ class _Loop:
         self._interrupted = update.stop
         self._progress.advance()
         if self._is_due(self._config.log_every) or self.state.step == self._config.steps:
+            speed = self._count_since_log / self._seconds_since_log
             self._log(
                 {
                     "step": self.state.step,
                     "loss": update.loss,
                     "learning_rate": update.learning_rate_factor * self._config.learning_rate,
                     "grad_norm": update.grad_norm,
-                    f"{self._task.unit}_per_second": self._count_since_log
-                    / self._seconds_since_log,
+                    f"{self._task.unit}_per_second": speed,
                     "seconds": self.state.seconds,
                 }
             )
@@ -387,18 +405,24 @@ class _Loop:
         metrics = self._stepper.evaluate()
         self._log({"step": self.state.step, "evaluation": metrics})
         value = metrics[self._task.metric]
-        best = self.state.best
-        better = best is None or (
-            value > best.value if self._task.higher_is_better else value < best.value
-        )
-        # Nothing is better than NaN, which is the worst.
-        if better or (best is not None and math.isnan(best.value) and not math.isnan(value)):
+        if self._is_better(value):
             self.state.best = Best(self.state.step, value)
             self.state.evaluations_since_best = 0
             if self._run is not None:
                 self._run.save_best(self._stepper.model, self.state)
         else:
             self.state.evaluations_since_best += 1
+
+    def _is_better(self, value: float) -> bool:
+        """Return whether ``value`` is better than the best so far; NaN is the worst."""
+        best = self.state.best
+        if best is None:
+            return True
+        if math.isnan(best.value):
+            return not math.isnan(value)
+        if self._task.higher_is_better:
+            return value > best.value
+        return value < best.value
 
     def _save(self) -> None:
         if self._run is None:

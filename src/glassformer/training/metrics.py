@@ -27,8 +27,8 @@ def read_records(
 ) -> list[Record]:
     """Return the records in ``path`` up to and including ``until_step``; an absent file has none.
 
-    A last line that is not whole, which was being written when its process died, is left out and
-    told to ``warn``.
+    A last line that is incomplete, because its process died while writing it, is left out and
+    reported by ``warn``.
     """
     if not os.path.lexists(path) or require_regular(path, inside=True).st_size == 0:
         return []
@@ -36,21 +36,12 @@ def read_records(
     if rest and _record(rest) is not None:
         lines.append(rest)
     elif rest:
-        said = short(rest.decode("utf-8", errors="replace"))
-        warn(f"{path}, line {len(lines) + 1}, is not whole and is left out: {said}")
+        text = short(rest.decode("utf-8", errors="replace"))
+        warn(f"{path}, line {len(lines) + 1}, is not whole and is left out: {text}")
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         record = _record(line)
-        same_kind = [
-            earlier["step"]
-            for earlier in records[-2:]
-            if record and _kind(earlier) == _kind(record)
-        ]
-        if (
-            record is None
-            or (records and record["step"] < records[-1]["step"])
-            or record["step"] in same_kind
-        ):
+        if record is None or not _follows(record, records):
             raise InputError(
                 f"{path}, line {number}: {short(line.decode('utf-8', errors='replace'))}",
                 'a record such as {"step": 100, "loss": 1.5}, of a later step than those before',
@@ -61,16 +52,24 @@ def read_records(
     return [record for record in records if record["step"] <= until_step]
 
 
+def _follows(record: Record, records: list[Record]) -> bool:
+    """Return whether a step's record comes after ``records``: one update and one evaluation."""
+    if records and record["step"] < records[-1]["step"]:
+        return False
+    same_kind = (earlier for earlier in records[-2:] if _kind(earlier) == _kind(record))
+    return all(earlier["step"] != record["step"] for earlier in same_kind)
+
+
 def _record(line: bytes) -> Record | None:
-    """Return the record that a line holds; None if it holds none."""
+    """Return the record in a line; None if the line is no record."""
     try:
         record = json_value(line.decode("utf-8"))
         numbers = {name: value for name, value in record.items() if name != "evaluation"}
         values = (*numbers.values(), *record.get("evaluation", {}).values())
-        right = type(record["step"]) is int and ("loss" in record or "evaluation" in record)
+        has_fields = type(record["step"]) is int and ("loss" in record or "evaluation" in record)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    if right and all(value is None or type(value) in (int, float) for value in values):
+    if has_fields and all(value is None or type(value) in (int, float) for value in values):
         return record
     return None
 
@@ -80,8 +79,9 @@ def _kind(record: Record) -> str:
 
 
 class MetricsFile:
-    """A file with one JSON object a line, appended and flushed; what it held is replaced by the
-    run's ``records``.
+    """A file with one JSON object a line, which starts with ``records``.
+
+    Each record is appended and flushed.
     """
 
     def __init__(self, path: Path, records: list[Record]) -> None:
@@ -103,8 +103,9 @@ class MetricsFile:
 
 
 class TensorBoard:
-    """Scalars for TensorBoard: ``train/loss`` and so on. Those of earlier files after ``from_step``
-    are superseded.
+    """Scalars for TensorBoard: ``train/loss`` and so on.
+
+    Scalars of earlier files after ``from_step`` are superseded.
     """
 
     def __init__(self, directory: Path, from_step: int) -> None:
@@ -136,9 +137,8 @@ class Progress:
     """A bar with loss, ``metric``, speed in ``unit`` and time left.
 
     Without a terminal it prints lines instead: one for each evaluation, and at other logged steps
-    one after
-    :data:`SECONDS_BETWEEN_LINES`. ``done`` of the ``steps`` were made by an earlier part of the
-    run.
+    one after :data:`SECONDS_BETWEEN_LINES`. An earlier part of the run made ``done`` of the
+    ``steps``.
     """
 
     def __init__(self, steps: int, done: int, metric: str, unit: str, show: bool) -> None:

@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules: which weight is updated how, and how fast at which step."""
+"""Optimisers and learning-rate schedules: the update of each weight, and its size at each step."""
 
 import math
 import warnings
@@ -19,32 +19,29 @@ from glassformer.training.config import TrainingConfig
 class Muon(torch.optim.Muon):
     """PyTorch's Muon, which on the CPU orthogonalises all matrices of one shape together.
 
-    With other options of the orthogonalisation or the rate than PyTorch's defaults it is PyTorch's
-    own. Its products are in float32 where they are small or the processor has none of bfloat16; see
-    :func:`~glassformer.kernels.orthogonal.orthogonalised`.
+    If an option of the orthogonalisation or the rate is not PyTorch's default, PyTorch's own step
+    runs. Products are in float32 if they are small, or if the processor has no bfloat16 products;
+    see :func:`~glassformer.kernels.orthogonal.orthogonalised`.
     """
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """As PyTorch's."""
-        weights = [weight for group in self.param_groups for weight in group["params"]]
-        others = any(
-            weight.device.type != "cpu" or isinstance(weight, DTensor) for weight in weights
-        )
-        if closure is not None or others or not all(map(_is_by_default, self.param_groups)):
-            return super().step(closure)
-        for group in self.param_groups:
-            _update_on_the_cpu(group, self.state)
-        return None
+        """Update the weights, as PyTorch's Muon."""
+        if closure is None and all(map(_is_supported, self.param_groups)):
+            for group in self.param_groups:
+                _update_on_the_cpu(group, self.state)
+            return None
+        return super().step(closure)
 
 
-def _is_by_default(group: dict[str, Any]) -> bool:
-    found = (
-        tuple(group["ns_coefficients"]),
-        group["ns_steps"],
-        group["eps"],
-    )  # a list, if read from a file
-    return found == (COEFFICIENTS, STEPS, EPS) and group["adjust_lr_fn"] in (None, "original")
+def _is_supported(group: dict[str, Any]) -> bool:
+    """Return whether a group has plain weights on the CPU, and PyTorch's default options."""
+    for weight in group["params"]:
+        if weight.device.type != "cpu" or isinstance(weight, DTensor):
+            return False
+    coefficients = tuple(group["ns_coefficients"])  # a list, if read from a file
+    options = (coefficients, group["ns_steps"], group["eps"])
+    return options == (COEFFICIENTS, STEPS, EPS) and group["adjust_lr_fn"] in (None, "original")
 
 
 def _update_on_the_cpu(group: dict[str, Any], state: dict[Tensor, Any]) -> None:
@@ -65,19 +62,18 @@ def _update_on_the_cpu(group: dict[str, Any], state: dict[Tensor, Any]) -> None:
     torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
     for rows, columns in dict.fromkeys(weight.shape for weight in weights):
         alike = [i for i, weight in enumerate(weights) if weight.shape == (rows, columns)]
-        found = orthogonalised(torch.stack([updates[i] for i in alike])).to(weights[alike[0]].dtype)
+        stack = orthogonalised(torch.stack([updates[i] for i in alike])).to(weights[alike[0]].dtype)
         rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
-        torch._foreach_add_([weights[i] for i in alike], list(found.unbind()), alpha=-rate)
+        torch._foreach_add_([weights[i] for i in alike], list(stack.unbind()), alpha=-rate)
 
 
 def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer]:
-    """The optimisers that together update every trainable weight of ``model`` once.
+    """Return the optimisers that together update every trainable weight of ``model`` once.
 
-    With ``config.optimizer = "adamw"`` or ``"sgd"`` there is one. With ``"muon"`` there is Muon for
-    the weights that
-    :func:`muon_weights` names, and AdamW for the rest. Weight decay acts on tensors with two or
-    more axes: biases and gains have no direction to shrink along. SGD, with momentum m, learning
-    rate r and decay d, does
+    With ``config.optimizer = "adamw"`` or ``"sgd"`` there is one. With ``"muon"`` there are Muon
+    for the weights that :func:`muon_weights` names, and AdamW for the rest. Weight decay acts on
+    tensors with two or more axes: biases and gains have no direction to shrink along. SGD, with
+    momentum m, learning rate r and decay d, does
 
         g = gradient + d w        v = m v + g        w = w - r v
 
@@ -85,7 +81,7 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer
     momentum, Polyak 1964, as PyTorch writes it.
     """
     trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    if not bool(trainable):
+    if not trainable:
         raise InputError(
             got="a model without trainable weights",
             expected="at least one",
@@ -93,24 +89,26 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer
         )
     packed = sum(isinstance(module, PACKED) for module in model.modules())
     if packed:
-        fix = 'to train them, load the model with hold="dense" (a GGUF file), or without pack= (a directory)'
         warnings.warn(
-            f"the weights of {packed} layers are packed and stay as they are; {fix}", stacklevel=2
+            f"the weights of {packed} layers are packed and stay as they are; to train them, load "
+            'the model with hold="dense" (a GGUF file), or without pack= (a directory)',
+            stacklevel=2,
         )
+    optimizers: list[Optimizer] = []
+    muon_names: set[str] = set()
     if config.optimizer == "muon":
-        hidden = muon_weights(model)
-    else:
-        hidden = set()
-    got = 'optimizer = "muon" with a model that has no matrix inside blocks'
-    fix = 'Use optimizer="adamw".'
-    fits = bool(hidden) or config.optimizer != "muon"
-    if not fits:
-        raise InputError(
-            got=got,
-            expected="at least one matrix that is neither an embedding nor an output head",
-            fix=fix,
+        muon_names = muon_weights(model)
+        if not muon_names:
+            raise InputError(
+                got='optimizer = "muon" with a model that has no matrix inside blocks',
+                expected="at least one matrix that is neither an embedding nor an output head",
+                fix='Use optimizer="adamw".',
+            )
+        matrices = [weight for name, weight in trainable.items() if name in muon_names]
+        optimizers.append(
+            Muon(matrices, lr=config.muon_learning_rate, weight_decay=config.weight_decay)
         )
-    others = [weight for name, weight in trainable.items() if name not in hidden]
+    others = [weight for name, weight in trainable.items() if name not in muon_names]
     groups = [
         {
             "params": [weight for weight in others if weight.ndim >= 2],
@@ -119,12 +117,6 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer
         {"params": [weight for weight in others if weight.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    optimizers: list[Optimizer] = []
-    if hidden:
-        matrices = [weight for name, weight in trainable.items() if name in hidden]
-        optimizers.append(
-            Muon(matrices, lr=config.muon_learning_rate, weight_decay=config.weight_decay)
-        )
     if groups and config.optimizer == "sgd":
         optimizers.append(SGD(groups, lr=config.learning_rate, momentum=config.momentum))
     elif groups:
@@ -136,14 +128,12 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[Optimizer
 
 
 def muon_weights(model: nn.Module) -> set[str]:
-    """Names of the weights for Muon: trainable matrices that are neither embeddings nor output
-    heads.
+    """Return the names of the weights for Muon: matrices except embeddings and output heads.
 
     An embedding is a weight of any ``nn.Embedding``, tied or not. An output head is an
-    ``nn.Linear`` that stands directly on the model rather than inside a block. Muon makes an update
-    orthogonal, which suits maps between hidden spaces and not tables whose rows are updated one by
-    one. Experts stacked into one tensor of three axes stay with AdamW, because ``torch.optim.Muon``
-    takes matrices only.
+    ``nn.Linear`` that is a direct child of the model. Muon makes an update orthogonal. This suits
+    maps between hidden spaces, but not tables whose rows are updated separately. Experts stacked
+    into one tensor of three axes stay with AdamW, because ``torch.optim.Muon`` takes matrices only.
     """
     excluded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     excluded |= {id(module.weight) for module in model.children() if isinstance(module, nn.Linear)}
@@ -155,7 +145,7 @@ def muon_weights(model: nn.Module) -> set[str]:
 
 
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
-    """The learning rate of update ``step`` (from 0) as a fraction of its peak, in (0, 1].
+    """Return the learning rate of update ``step`` (from 0) as a fraction of its peak, in (0, 1].
 
     Warm-up: (step + 1) / W for step < W. After it 1 if constant, else with t = (step - W) / (N -
     W): f + (1 - f) (1 + cos(pi t)) / 2, for N = ``steps``, W = ``warmup``, f =
@@ -175,10 +165,8 @@ def learning_rate_factor(step: int, config: TrainingConfig) -> float:
     if config.schedule == "constant":
         return 1.0
     progress = (step - config.warmup) / (config.steps - config.warmup)
-    return (
-        config.final_lr_fraction
-        + (1 - config.final_lr_fraction) * (1 + math.cos(math.pi * progress)) / 2
-    )
+    final = config.final_lr_fraction
+    return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def set_learning_rates(optimizers: list[Optimizer], factor: float) -> None:

@@ -2,14 +2,12 @@
 
 ::
 
-    .lock                           which process trains there; the lock itself ends with the
-    process config.json                     the training configuration, the caller's description of
-    model and data, and the
-                                    environments in which the run was begun and continued
-    metrics.jsonl                   a line for every logged step and every evaluation
-    checkpoints/step-00000632/      model.safetensors, optimizer.safetensors, state.json
-    best/                           model.safetensors, state.json: the model with the best metric so
-    far
+    .lock                        the training process's number; the lock ends with the process
+    config.json                  the training configuration, the caller's description of model and
+                                 data, and the environments at the start and at each continuation
+    metrics.jsonl                a line for every logged step and every evaluation
+    checkpoints/step-00000632/   model.safetensors, optimizer.safetensors, state.json
+    best/                        model.safetensors, state.json: the model with the best metric
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +61,7 @@ _STRICT = ConfigDict(strict=True, extra="forbid")
 
 @dataclass(frozen=True, config=_STRICT)
 class Best:
-    """The best evaluation so far: after which step, and the metric there."""
+    """Step and metric of the best evaluation so far."""
 
     step: int
     value: float
@@ -71,7 +69,7 @@ class Best:
 
 @dataclass(config=_STRICT)
 class RunState:
-    """How far a run has come: all that resuming needs besides weights and optimiser state."""
+    """Progress of a run: all that resuming needs besides weights and optimiser state."""
 
     step: int
     """Updates done."""
@@ -84,15 +82,15 @@ class RunState:
     loss_scale: dict[str, Any] = field(default_factory=dict)
     """State of float16's gradient scaler; empty with other precisions."""
     records: int = 0
-    """Lines of metrics.jsonl up to this step; 0 if they were not counted."""
+    """Number of lines of metrics.jsonl up to this step; 0 if unknown."""
 
     def to_json(self) -> str:
-        """The state as a JSON object."""
+        """Return the state as a JSON object."""
         return json.dumps(asdict(self), indent=2)
 
     @classmethod
     def read(cls, path: Path) -> RunState:
-        """Read what :meth:`to_json` wrote into the file ``path``."""
+        """Read the state that :meth:`to_json` wrote into the file ``path``."""
         try:
             return TypeAdapter(cls).validate_json(json.dumps(read_json(path)), strict=True)
         except (ValueError, RecursionError) as error:
@@ -125,55 +123,48 @@ class RunDirectory:
         self._checkpoints = path / "checkpoints"
 
     def checkpoints(self) -> list[Path]:
-        """The complete checkpoints, oldest first."""
+        """Return the complete checkpoints, oldest first."""
         return sorted(self._checkpoints.glob(f"step-{'[0-9]' * 8}"))
 
     def require_new(self) -> None:
-        """Check that the directory holds no run, and can be made."""
-        file = next((each for each in (self.path, *self.path.parents) if each.is_file()), None)
-        where = "" if file == self.path else f" for {self.path}"
-        if file is not None:
-            raise InputError(
-                got=f"{file}{where}, which is a file",
-                expected="a directory",
-                fix="Choose another path.",
-            )
-        got = f"{self.path}, which already holds a run"
-        expected = "a directory without a run"
-        fix = "Continue that run with resume=True (on the command line: --resume), or choose another directory."
+        """Check that the directory has no run, and can be made."""
+        for path in (self.path, *self.path.parents):
+            if path.is_file():
+                where = "" if path == self.path else f" for {self.path}"
+                raise InputError(
+                    got=f"{path}{where}, which is a file",
+                    expected="a directory",
+                    fix="Choose another path.",
+                )
         if self.config_file.exists() or self.checkpoints():
             raise InputError(
-                got=got,
-                expected=expected,
-                fix=fix,
+                got=f"{self.path}, which already holds a run",
+                expected="a directory without a run",
+                fix=(
+                    "Continue that run with resume=True (on the command line: --resume), or choose "
+                    "another directory."
+                ),
             )
-        places = (self.metrics_file, self.best, *self._checkpoints.glob("*"))
-        taken = next((path for path in places if os.path.lexists(path)), None)
-        got = f"{taken}, which exists already"
-        fix = "Choose another directory, or move it away."
-        if taken is not None:
-            raise InputError(
-                got=got,
-                expected="a directory without metrics.jsonl, best and checkpoints",
-                fix=fix,
-            )
+        for path in (self.metrics_file, self.best, *self._checkpoints.glob("*")):
+            if os.path.lexists(path):
+                raise InputError(
+                    got=f"{path}, which exists already",
+                    expected="a directory without metrics.jsonl, best and checkpoints",
+                    fix="Choose another directory, or move it away.",
+                )
 
     def require_continues(self, config: TrainingConfig, description: Description) -> None:
-        """Check that the directory holds a run that may be continued with this configuration and
-        description.
-        """
-        got = f"{self.path}, which holds no run, with resume=True"
-        expected = "the directory of a run"
+        """Check that the directory's run may continue with this configuration and description."""
         if not self.config_file.exists():
             raise InputError(
-                got=got,
-                expected=expected,
+                got=f"{self.path}, which holds no run, with resume=True",
+                expected="the directory of a run",
                 fix="Start the run without resume, or correct the path.",
             )
         try:
             stored = read_json(self.config_file)
             earlier = TrainingConfig.from_json(json.dumps(stored["training"]))
-            described = stored["description"]
+            earlier_description = stored["description"]
         except (CheckpointError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
                 f"{self.config_file}, which cannot be read ({error!r})",
@@ -181,26 +172,22 @@ class RunDirectory:
                 "Start a new run in another directory.",
             ) from error
         config.require_continues(earlier)
-        now = json.loads(_description_json(description))
-        changed = sorted(
-            key for key in described.keys() | now.keys() if described.get(key) != now.get(key)
-        )
-        shown = ", ".join(
-            f"{key} was {described.get(key)!r}, is {now.get(key)!r}" for key in changed
-        )
-        got = f"a changed description: {shown}"
-        expected = "the model and the data that the run was started with"
-        if changed:
+        new_description = json.loads(_description_json(description))
+        differences = []
+        for key in sorted(earlier_description.keys() | new_description.keys()):
+            old = earlier_description.get(key)
+            new = new_description.get(key)
+            if old != new:
+                differences.append(f"{key} was {old!r}, is {new!r}")
+        if differences:
             raise InputError(
-                got=got,
-                expected=expected,
+                got=f"a changed description: {', '.join(differences)}",
+                expected="the model and the data that the run was started with",
                 fix="Resume with the old ones, or start a new run in another directory.",
             )
 
     def lock(self) -> None:
-        """Make the directory, and let no other process write there until this one calls
-        :meth:`unlock` or ends.
-        """
+        """Make the directory and lock it against other processes, until :meth:`unlock`."""
         if not self._writes or fcntl is None:
             return
         self.path.mkdir(parents=True, exist_ok=True)
@@ -230,13 +217,13 @@ class RunDirectory:
     def environments(self) -> list[Environment]:
         """Return the environments in which the run was begun and continued, the latest last.
 
-        A run of an earlier version holds none.
+        A run of an earlier version has none.
         """
-        found = None
+        environments = None
         if self.config_file.exists():
-            found = read_json(self.config_file).get("environments")
-        if isinstance(found, list):
-            return [each for each in found if isinstance(each, dict)]
+            environments = read_json(self.config_file).get("environments")
+        if isinstance(environments, list):
+            return [entry for entry in environments if isinstance(entry, dict)]
         return []
 
     def begin(
@@ -249,37 +236,38 @@ class RunDirectory:
         """Write the configuration and remove files that a killed process left incomplete.
 
         Args:
-            environment: In which the run goes on after ``step``; None if it does not.
+            environment: Environment of the run after ``step``; None if the run has ended.
         """
-        if self._writes:
-            environments = self.environments()
-            if environment is not None and (
-                not environments or changes(environments[-1], environment)
-            ):
-                environments.append({"step": step, **environment})
-            self._checkpoints.mkdir(parents=True, exist_ok=True)
-            for parent in (self.path, self._checkpoints):
-                remove_leftovers(parent)
-            recover(self.best)
-            training = config.to_json()
-            described = _description_json(description)
-            beside = f'"description": {described}, "environments": {json.dumps(environments)}'
-            self._content = f'{{"training": {training}, {beside}}}\n'
-            write_text(self.config_file, self._content)
+        if not self._writes:
+            return
+        environments = self.environments()
+        has_changed = environment is not None and (
+            not environments or changes(environments[-1], environment)
+        )
+        if environment is not None and has_changed:
+            environments.append({"step": step, **environment})
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        for parent in (self.path, self._checkpoints):
+            remove_leftovers(parent)
+        recover(self.best)
+        self._content = (
+            f'{{"training": {config.to_json()}, "description": {_description_json(description)}, '
+            f'"environments": {json.dumps(environments)}}}\n'
+        )
+        write_text(self.config_file, self._content)
 
     def save(
         self, model: nn.Module, optimizers: list[Optimizer], state: RunState, keep: int
     ) -> Path:
         """Write the checkpoint of ``state.step``, and remove all but the latest ``keep``.
 
-        An earlier one in which there are other files than the run's is not removed.
+        Earlier checkpoints with foreign files are not removed.
         """
         path = self._checkpoints / f"step-{state.step:08d}"
         self._write(path, model, state, optimizers)
         if self._writes:
-            if (
-                self._content and not self.config_file.exists()
-            ):  # the directory was moved while the run goes on
+            # The directory may have been moved while the run goes on.
+            if self._content and not self.config_file.exists():
                 write_text(self.config_file, self._content)
             for old in self.checkpoints()[:-keep]:
                 if not _CHECKPOINT.foreign_entries(old):
@@ -298,11 +286,12 @@ class RunDirectory:
                 f"glassformer: {shown(set_aside(path))} keeps what else {shown(path)} held",
                 file=sys.stderr,
             )
-        with (
-            new_directory(path, replaces=_CHECKPOINT)
-            if self._writes
-            else nullcontext(path) as draft
-        ):
+        directory: AbstractContextManager[Path]
+        if self._writes:
+            directory = new_directory(path, replaces=_CHECKPOINT)
+        else:
+            directory = nullcontext(path)
+        with directory as draft:
             save_weights(model, draft, write=self._writes)
             if optimizers:
                 save_optimizers(model, optimizers, draft, write=self._writes)

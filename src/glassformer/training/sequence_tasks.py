@@ -1,4 +1,4 @@
-"""The tasks of models that write tokens: every next token of a sequence, and a target for a source."""
+"""Tasks of models that write tokens: each next token of a sequence, or a target for a source."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -18,23 +18,22 @@ PAD = 0
 
 
 class NextTokenTask:
-    """Predicting each token of a sequence from those before it; a task for
-    :func:`glassformer.training.train`.
+    """Predicting each token of a sequence from those before it.
 
-        loss = mean over positions of -log p(token t+1 | tokens 0 ... t)  +  balance_weight ·
-        balance_loss
+    This is a task for :func:`glassformer.training.train`.
 
-    The second part is the model's load-balancing loss. It is computed for each share of a batch by
-    itself, so with it the gradient depends a little on how many processes and micro-batches a batch
-    is split into.
+        loss = mean over positions of -log p(token t+1 | tokens 0 ... t)
+               + balance_weight · balance_loss
+
+    The second part is the model's load-balancing loss. It is computed for each share of a batch
+    separately. So with it the gradient depends a little on the number of processes and
+    micro-batches.
 
     Args:
         batches: ``batches(step, size)`` is ``{"tokens": int64 [example, length + 1]}``, a pure
-            function of both:
-            :class:`~glassformer.training.task.EpochBatches`, for example.
-        evaluation: The sequences on which ``evaluate`` measures.
-        metric: Which metric decides what model is the best: "loss" (lower is better) or "accuracy"
-            (higher).
+            function of both: :class:`~glassformer.training.task.EpochBatches`, for example.
+        evaluation: Sequences for ``evaluate``.
+        metric: Metric that selects the best model: "loss" (lower is better) or "accuracy" (higher).
         balance_weight: Weight of the load-balancing loss; above 0 the model needs experts.
         evaluation_batch: Evaluation sequences in one forward pass.
 
@@ -75,7 +74,7 @@ class NextTokenTask:
         self.higher_is_better = metric == "accuracy"
 
     def batch(self, step: int, size: int) -> Batch:
-        """The sequences of update ``step``."""
+        """Return the sequences of update ``step``."""
         batch = self._batches(step, size)
         if "tokens" not in batch:
             raise InputError(
@@ -87,11 +86,11 @@ class NextTokenTask:
         return batch
 
     def count(self, batch: Batch) -> int:
-        """Predicted tokens in ``batch``."""
+        """Return the number of predicted tokens in ``batch``."""
         return batch["tokens"][:, 1:].numel()
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The loss above, in nats per token."""
+        """Return the loss above, in nats per token."""
         if self._balance_weight == 0:
             return _next_token_loss(model, batch["tokens"])
         with collect_routing(model) as routings:
@@ -99,10 +98,9 @@ class NextTokenTask:
         return loss + self._balance_weight * balance_loss(routings)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """On the evaluation sequences: "loss" in nats per token, without balance, and "accuracy" in
-        [0, 1].
+        """Return "loss" in nats per token, without balance, and "accuracy" on the evaluation data.
 
-        Accuracy is the fraction of tokens that were the most likely one.
+        Accuracy is the fraction of tokens that were the most likely one, in [0, 1].
         """
         device = next(model.parameters()).device
         loss = 0.0
@@ -122,22 +120,17 @@ def _next_token_loss(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def _require_sequences(tokens: Tensor, name: str) -> None:
-    got = f"{name} of shape {tuple(tokens.shape)}"
-    fix = "A sequence needs a token to read and one to predict."
-    fits = tokens.ndim == 2 and len(tokens) >= 1 and tokens.shape[1] >= 2
-    if not fits:
+    if tokens.ndim != 2 or len(tokens) < 1 or tokens.shape[1] < 2:
         raise InputError(
-            got=got,
+            got=f"{name} of shape {tuple(tokens.shape)}",
             expected="[example, position] with at least one example and two positions",
-            fix=fix,
+            fix="A sequence needs a token to read and one to predict.",
         )
-    got = f"{name} of {tokens.dtype}, the smallest {tokens.min().item()}"
-    fix = "Every token is predicted: there is no label, such as -100, that the loss leaves out."
-    if tokens.dtype != torch.int64 or not bool((tokens >= 0).all()):
+    if tokens.dtype != torch.int64 or not (tokens >= 0).all():
         raise InputError(
-            got=got,
+            got=f"{name} of {tokens.dtype}, the smallest {tokens.min().item()}",
             expected="int64 of at least 0",
-            fix=fix,
+            fix="Every token is predicted: the loss leaves out no label such as -100.",
         )
 
 
@@ -149,10 +142,10 @@ class TargetTask:
 
     Args:
         batches: ``batches(step, size)`` is ``{"source": [example, position(, field)], "inputs":
-            [example, target], "targets": [example, target]}``, and "source_real" where padding is
-            not what equals 0; a pure function of both. "inputs" are what the decoder reads: the
+            [example, target], "targets": [example, target]}``, a pure function of both.
+            "source_real" is added if padding is not marked by 0. The decoder reads "inputs": the
             targets shifted right after a start token, or a query.
-        evaluation: The examples on which ``evaluate`` measures, named in the same way.
+        evaluation: Examples for ``evaluate``, with the same names.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762.
     """
@@ -166,19 +159,19 @@ class TargetTask:
         self._evaluation = evaluation
 
     def batch(self, step: int, size: int) -> Batch:
-        """The examples of update ``step``."""
+        """Return the examples of update ``step``."""
         return self._batches(step, size)
 
     def count(self, batch: Batch) -> int:
-        """Target tokens in ``batch``, padding left out."""
+        """Return the number of target tokens in ``batch``, without padding."""
         return int((batch["targets"] != PAD).sum())
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The loss above, in nats per token."""
+        """Return the loss above, in nats per token."""
         return target_loss(_logits(model, batch), batch["targets"])
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """On the evaluation examples: "loss", and "accuracy", the share that is :func:`all_right`."""
+        """Return "loss", and "accuracy": the share of examples that are :func:`all_right`."""
         device = next(model.parameters()).device
         batch = {name: tensor.to(device) for name, tensor in self._evaluation.items()}
         logits = _logits(model, batch)
@@ -189,14 +182,14 @@ class TargetTask:
 def target_loss(
     logits: Float[Tensor, "batch target vocab"], targets: Int64[Tensor, "batch target"]
 ) -> Float[Tensor, ""]:
-    """The mean of ``-log p(token)`` over all target tokens but padding, in nats."""
+    """Return the mean of ``-log p(token)`` over all target tokens except padding, in nats."""
     return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignored=PAD)
 
 
 def all_right(
     logits: Float[Tensor, "batch target vocab"], targets: Int64[Tensor, "batch target"]
 ) -> Bool[Tensor, " batch"]:
-    """Whether every target token but padding is the most likely one."""
+    """Return whether every target token except padding is the most likely one."""
     return ((logits.argmax(-1) == targets) | (targets == PAD)).all(-1)
 
 

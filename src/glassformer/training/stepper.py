@@ -1,6 +1,4 @@
-"""One update of the weights, on one process or many, in one micro-batch or several: the same sums
-in every split.
-"""
+"""Updates of the weights, on one process or many, with the same sums in every split."""
 
 from __future__ import annotations
 
@@ -33,8 +31,9 @@ class DivergedError(RuntimeError):
 
 
 class StopRequest:
-    """Lets SIGINT (Ctrl-C), SIGTERM and SIGHUP set ``requested`` instead of ending the process in a
-    ``with`` block.
+    """Lets signals set ``requested`` instead of ending the process, within a ``with`` block.
+
+    The signals are SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 
     SIGHUP comes when a terminal closes; where it is ignored, as under nohup, it stays ignored.
 
@@ -48,9 +47,11 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            hangup = getattr(signal, "SIGHUP", signal.SIGTERM)  # which Windows lacks
-            ignored = signal.getsignal(hangup) == signal.SIG_IGN  # as nohup has it
-            for number in {signal.SIGINT, signal.SIGTERM, signal.SIGTERM if ignored else hangup}:
+            numbers = {signal.SIGINT, signal.SIGTERM}
+            hangup = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has no SIGHUP
+            if signal.getsignal(hangup) != signal.SIG_IGN:  # nohup ignores it
+                numbers.add(hangup)
+            for number in numbers:
                 self._earlier[number] = signal.signal(number, self._note)
         return self
 
@@ -63,9 +64,10 @@ class StopRequest:
 
     def _restore(self) -> None:
         for number, handler in self._earlier.items():
-            # None stands for a handler that was not installed from Python and cannot be put back
-            # from it.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
+            # None: the handler was not installed from Python, which cannot put it back.
+            if handler is None:
+                handler = signal.SIG_DFL
+            signal.signal(number, handler)  # type: ignore[arg-type]
         self._earlier.clear()
 
 
@@ -82,19 +84,17 @@ class Update:
     count: int
     """Units (tokens, say) in the global batch."""
     stop: bool
-    """Whether any process was asked to stop."""
+    """True if a process has a request to stop."""
 
 
 def open_accelerator(precision: str) -> Accelerator:
-    """The Accelerate engine for this process, as its launcher set it up."""
+    """Return the Accelerate engine for this process, as its launcher configured it."""
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
-        # Accelerate allows one precision per process; runs that follow one another may each have
-        # their own.
+        # Accelerate allows one precision per process; successive runs may have different ones.
         AcceleratorState._reset_state()
     # With the plugin, the launcher's settings cannot divide the loss a second time.
     plugin = GradientAccumulationPlugin(num_steps=1)
-    # Without a GPU Accelerate joins several processes only if it is told so: each would train the
-    # whole.
+    # Without a GPU, Accelerate joins processes only with cpu=True; else each would train alone.
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     cpu = several and not torch.accelerator.is_available()
     try:
@@ -112,18 +112,18 @@ def open_accelerator(precision: str) -> Accelerator:
         )
     sharding = getattr(accelerator.state, "fsdp_plugin", None)
     if sharding is not None:
-        # It moves weights through the meta device, where tied ones become separate. Each process
-        # has them all anyway.
+        # Efficient loading moves weights through the meta device, where tied ones become separate.
+        # Each process has all weights anyway.
         sharding.cpu_ram_efficient_loading = False
     return accelerator
 
 
 class Stepper:
-    """Makes updates: holds the model and its optimisers as Accelerate prepared them.
+    """Makes updates with the model and optimisers that Accelerate prepared.
 
     The loss of the global batch is L = sum_i c_i L_i / sum_i c_i over all shares i of all
-    processes, where c_i counts the units (tokens, say) that the mean L_i runs over. Gradients are
-    those of L, whatever the split.
+    processes. c_i counts the units, such as tokens, of the mean L_i. The gradient is that of L for
+    every split.
     """
 
     def __init__(
@@ -133,18 +133,18 @@ class Stepper:
         self._task = task
         self._config = config
         optimizers = build_optimizers(plain_model(model), config)
-        model.zero_grad()  # what the caller, or an update that was interrupted, has left there
+        model.zero_grad()  # gradients of the caller, or of an interrupted update
         self.model, *self.optimizers = accelerator.prepare(model, *optimizers)
         self._weights = list(self.model.parameters())
 
     def update(self, step: int, stop: StopRequest | None = None) -> Update:
         """Make update ``step`` (from 0), which decides batch, learning rate and random numbers.
 
-        ``stop`` is what this process was asked; the result says whether any was asked to stop.
+        ``stop`` is the request to this process; the result reports the requests to all processes.
         """
         seed = mix_seed(self._config.seed, step, self._accelerator.process_index, purpose="update")
-        # torch.manual_seed does the same for every kind of device, and takes longer than a small
-        # update's bookkeeping.
+        # torch.manual_seed would seed every kind of device, which takes longer than the bookkeeping
+        # of a small update.
         torch.default_generator.manual_seed(seed)
         if self._accelerator.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -153,25 +153,21 @@ class Stepper:
         batch = self._task.batch(step, self._config.batch_size)
         count = self._count(batch)
         loss = self._accumulate_gradients(batch, count)
-        if self._config.clip_norm is None:
-            longest = math.inf
-        else:
-            longest = self._config.clip_norm
-        norm = self._accelerator.clip_grad_norm_(self._weights, longest)
+        max_norm = math.inf if self._config.clip_norm is None else self._config.clip_norm
+        norm = self._accelerator.clip_grad_norm_(self._weights, max_norm)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
-        asked = loss.new_tensor(float(stop is not None and stop.requested))
-        sums = self._accelerator.reduce(torch.stack((loss, asked)), reduction="sum")
+        stop_request = loss.new_tensor(float(stop is not None and stop.requested))
+        sums = self._accelerator.reduce(torch.stack((loss, stop_request)), reduction="sum")
         # One read for the three numbers: on a GPU every read waits for the update.
         total, stops, grad_norm = torch.cat((sums, norm.to(sums).reshape(1))).tolist()
         # The scaler of float16 skips updates whose gradient overflowed, and lowers its scale.
         overflow_is_handled = self._config.precision == "fp16"
         if not math.isfinite(total) or not (math.isfinite(grad_norm) or overflow_is_handled):
             raise DivergedError(
-                f"step {step + 1}: loss = {total}, gradient norm = {grad_norm}. The update was "
-                "not made. "
-                "Lower the learning rate, lengthen the warm-up, set clip_norm, or check the data "
-                "of this step."
+                f"step {step + 1}: loss = {total}, gradient norm = {grad_norm}. The update was not "
+                "made. Lower the learning rate, lengthen the warm-up, set clip_norm, or check the "
+                "data of this step."
             )
         for optimizer in self.optimizers:
             optimizer.step()
@@ -180,7 +176,7 @@ class Stepper:
         return Update(total, grad_norm, factor, count, stops > 0)
 
     def evaluate(self) -> dict[str, float]:
-        """The task's metrics, the same on every process."""
+        """Return the task's metrics, the same on every process."""
         with evaluating(self.model), torch.no_grad():
             metrics = self._task.evaluate(self.model)
         if self._task.metric not in metrics:
@@ -196,34 +192,32 @@ class Stepper:
         return dict(zip(metrics, numbers.tolist(), strict=True))
 
     def _accumulate_gradients(self, batch: Batch, count: int) -> Float[Tensor, ""]:
-        """Backpropagate this process's shares of ``batch``; returns their part of the loss."""
+        """Backpropagate this process's shares of ``batch``; return their part of the loss."""
         processes = self._accelerator.num_processes
         micro_batches = self._config.accumulation
         first = self._accelerator.process_index * micro_batches
-        mine = shares(batch, processes * micro_batches)[first : first + micro_batches]
-        # Without a share a process still has to take part in the gradients' exchange: one example,
-        # with weight 0.
-        idle = {name: tensor[:1] for name, tensor in batch.items()}
+        process_shares = shares(batch, processes * micro_batches)[first : first + micro_batches]
         total = torch.zeros((), device=self._accelerator.device)
-        for index, share in enumerate(mine):
-            if share is not None:
-                weight = self._count(share) / count
-            else:
+        for index, share in enumerate(process_shares):
+            if share is None:
+                # A process without a share still takes part in the gradients' exchange: with one
+                # example of weight 0.
+                share = {name: tensor[:1] for name, tensor in batch.items()}
                 weight = 0.0
+            else:
+                weight = self._count(share) / count
             is_last = index == micro_batches - 1
             with nullcontext() if is_last else self._accelerator.no_sync(self.model):
-                examples = send_to_device(
-                    share if share is not None else idle, self._accelerator.device
-                )
+                examples = send_to_device(share, self._accelerator.device)
                 loss = self._task.loss(self.model, examples)
-                # Gradients are averaged over processes, and the sum is wanted.
+                # Accelerate averages gradients over processes; the sum is needed.
                 self._accelerator.backward(loss * (weight * processes))
             total += loss.detach() * weight
         return total
 
     def _count(self, batch: Batch) -> int:
         count = self._task.count(batch)
-        if not count >= 1:
+        if count < 1:
             raise InputError(
                 got=f"a batch with count {count}",
                 expected="at least 1",

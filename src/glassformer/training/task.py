@@ -17,66 +17,68 @@ Batch = dict[str, Tensor]
 
 @runtime_checkable
 class Task(Protocol):
-    """What a model learns; the training loop's only access to data.
+    """A model's training task: the training loop's only access to data.
 
-    ``batch`` is a pure function of the step (and of a seed that the task holds). So a resumed run
-    needs no saved position in the data, and each of several processes computes the global batch and
-    takes its share.
+    ``batch`` is a pure function of the step (and of the task's seed). So a resumed run needs no
+    saved position in the data, and each process computes the global batch and takes its share.
     """
 
     @property
     def metric(self) -> str:
-        """Name of the metric, among those ``evaluate`` returns, that decides which model is the
-        best.
-        """
+        """Name of the metric of ``evaluate`` that selects the best model."""
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger ``metric`` is a better one."""
+        """True if a larger ``metric`` is better."""
 
     @property
     def unit(self) -> str:
-        """What ``count`` counts, in the plural: "tokens", "sentences". Speed is reported in it."""
+        """Name of the units that ``count`` counts, in the plural: "tokens", "sentences".
+
+        Speed is reported in them."""
 
     def batch(self, step: int, size: int) -> Batch:
-        """The global batch of update ``step`` (from 0): ``size`` examples, or fewer where an epoch
-        ends.
+        """Return the global batch of update ``step`` (from 0).
+
+        It has ``size`` examples, or fewer at the end of an epoch.
         """
 
     def count(self, batch: Batch) -> int:
-        """How many units of ``batch`` the mean in ``loss`` runs over: at least 1, and summing over
-        parts of a batch.
+        """Return the number of units in ``batch`` that the mean in ``loss`` runs over.
+
+        It is at least 1, and the counts of a batch's parts add up.
         """
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean loss over the ``count(batch)`` units. It calls ``model(...)``, which may be a
-        wrapped model.
+        """Return the mean loss over the ``count(batch)`` units.
+
+        It calls ``model(...)``, which may be a wrapped model.
         """
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Metrics of ``model``, which is in evaluation mode without gradients.
+        """Return the metrics of ``model``, which is in evaluation mode without gradients.
 
-        Every process calls this, on the same data; the first one's numbers count.
+        Every process calls this on the same data; the first process's numbers count.
         """
 
 
 class EpochBatches:
-    """Batches that pass over a data set again and again, in a new order each time, as a function of
-    the step.
+    """Batches that pass over a data set repeatedly, in a new order each time.
+
+    A batch is a function of the step.
 
     Epoch e visits the examples in the order of a permutation drawn from (``seed``, e). The last
-    batch of an epoch holds
-    what is left: 10,000 examples in batches of 128 are 79 batches, the last of 16.
+    batch of an epoch is shorter: 10,000 examples in batches of 128 are 79 batches, the last of 16.
 
     Args:
         tensors: Named tensors with one row per example each.
-        shuffle: False visits the examples as they stand.
+        shuffle: False keeps the order of the examples.
     """
 
     def __init__(
         self, tensors: Mapping[str, Tensor], *, seed: int = 0, shuffle: bool = True
     ) -> None:
-        if not seed >= 0:
+        if seed < 0:
             raise InputError(
                 got=f"seed = {seed}",
                 expected="a seed of at least 0",
@@ -90,15 +92,13 @@ class EpochBatches:
         self._order = torch.arange(self.num_examples)
 
     def steps_per_epoch(self, size: int) -> int:
-        """Number of batches of ``size`` in an epoch, the short last one included: ceil(examples /
-        size).
-        """
+        """Return the number of batches of ``size`` in an epoch: ceil(examples / size)."""
         require_positive(size=size)
         return -(-self.num_examples // size)
 
     def __call__(self, step: int, size: int) -> Batch:
-        """The batch of update ``step`` (from 0)."""
-        if not step >= 0:
+        """Return the batch of update ``step`` (from 0)."""
+        if step < 0:
             raise InputError(
                 got=f"step = {step}",
                 expected="a step of at least 0",
@@ -114,8 +114,9 @@ class EpochBatches:
 
 
 def mix_seed(*numbers: int, purpose: str = "") -> int:
-    """One seed in [0, 2^63) from whole numbers of at least 0 and a purpose; other arguments give an
-    unrelated seed.
+    """Return a seed in [0, 2^63) from whole numbers of at least 0 and a purpose.
+
+    Other arguments give an unrelated seed.
 
     Source: ``numpy.random.SeedSequence``, whose hash spreads every bit of its input over the
     output.
@@ -125,14 +126,12 @@ def mix_seed(*numbers: int, purpose: str = "") -> int:
     words = [max(1, -(-number.bit_length() // 32)) for number in numbers]
     ambiguous = max(words) > 1 or (len(numbers) > 1 and numbers[-1] == 0)
     key = (*words, *purpose.encode()) if ambiguous or purpose else ()
-    return int(
-        np.random.SeedSequence(numbers, spawn_key=key).generate_state(1, np.uint64)[0]
-        >> np.uint64(1)
-    )
+    state = np.random.SeedSequence(numbers, spawn_key=key).generate_state(1, np.uint64)[0]
+    return int(state >> np.uint64(1))
 
 
 def num_examples(batch: Batch) -> int:
-    """The number of examples in ``batch``."""
+    """Return the number of examples in ``batch``."""
     lengths = {name: len(tensor) if tensor.ndim else 0 for name, tensor in batch.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise InputError(
@@ -144,13 +143,14 @@ def num_examples(batch: Batch) -> int:
 
 
 def shares(batch: Batch, parts: int) -> list[Batch | None]:
-    """``batch`` in ``parts`` runs of examples whose lengths differ by at most one; None where there
-    is no example.
-    """
+    """Return ``batch`` cut into ``parts`` whose lengths differ by at most one; None if empty."""
     require_positive(parts=parts)
     size = num_examples(batch)
     bounds = [size * part // parts for part in range(parts + 1)]
-    return [
-        {name: tensor[start:stop] for name, tensor in batch.items()} if start < stop else None
-        for start, stop in pairwise(bounds)
-    ]
+    result: list[Batch | None] = []
+    for start, stop in pairwise(bounds):
+        if start < stop:
+            result.append({name: tensor[start:stop] for name, tensor in batch.items()})
+        else:
+            result.append(None)
+    return result

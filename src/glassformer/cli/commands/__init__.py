@@ -1,3 +1,4 @@
-"""The commands of the command line: one module each, whose ``main`` takes its flags and returns the
-exit status.
+"""Commands of the command line: one module each, whose ``main`` takes its flags.
+
+``main`` returns the exit status.
 """

@@ -1,6 +1,4 @@
-"""``glassformer capture``: what a language model computes while it reads a text, as a table or a
-file of arrays.
-"""
+"""``glassformer capture``: print or save what a language model computes on a text."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -42,40 +40,43 @@ def main(flags: CaptureFlags) -> int:
     if flags.save is not None:
         arrays |= {"tokens": tokens[0].cpu().numpy()}
         _write(flags.save, arrays, lm.strings(tokens), flags.overwrite)
-        say(
-            f"{flags.save}: {', '.join(f'{name} {list(each.shape)}' for name, each in arrays.items())}"[
-                :200
-            ]
-        )
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+        say(f"{flags.save}: {shapes}"[:200])
     return 0
 
 
 def _weights(
     lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags
 ) -> tuple[list[str], Arrays]:
-    """The largest attention weights of the position; of several heads, none on the first token but
-    its own.
+    """Return the largest attention weights of the position.
+
+    With several heads, weights on the first token are left out, unless it is the position itself.
     """
-    whole = None if flags.save is not None else query
-    with capture(lm.model, layers=flags.layer, heads=flags.head, queries=whole) as seen:
+    # Files hold all queries, the table one.
+    if flags.save is not None:
+        queries = None
+        row = query
+    else:
+        queries = query
+        row = 0
+    with capture(lm.model, layers=flags.layer, heads=flags.head, queries=queries) as seen:
         lm.model(tokens)
     strings = lm.labels(tokens)
-    found = []
+    first_key_counts = query == 0 or (flags.layer is not None and flags.head is not None)
+    candidates = []
     for record in seen.records:
         heads = record.heads or range(record.values.shape[1])
-        row = record.values[0, :, query if whole is None else 0].float().cpu()
-        found += [
-            (weight, f"{record.layer}.{head}", key)
-            for head, weights in zip(heads, row.tolist(), strict=True)
-            for key, weight in enumerate(weights)
-        ]
-    one = query == 0 or (flags.layer is not None and flags.head is not None)
-    ranked = sorted((each for each in found if one or each[2] > 0), reverse=True)[: flags.top]
+        head_weights = record.values[0, :, row].float().cpu().tolist()
+        for head, weights in zip(heads, head_weights, strict=True):
+            for key, weight in enumerate(weights):
+                if key > 0 or first_key_counts:
+                    candidates.append((weight, f"{record.layer}.{head}", key))
+    ranked = sorted(candidates, reverse=True)[: flags.top]
     lines = [f"{strings[query]!r}, token {query}, reads", f"  {'head':>6}  {'weight':>7}  token"]
     lines += [
         f"  {head:>6}  {weight:>7.4f}  {key} {strings[key]!r}" for weight, head, key in ranked
     ]
-    if not one:
+    if not first_key_counts:
         lines.append(
             "  without the first token, on which most heads rest; --layer and --head show one "
             "head whole"
@@ -86,7 +87,7 @@ def _weights(
 def _lens(
     lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags
 ) -> tuple[list[str], Arrays]:
-    """The next token as each layer's residual stream has it."""
+    """Return the next token after each layer, by the logit lens."""
     if flags.head is not None:
         raise InputError(
             got="--head for the lens",
@@ -103,16 +104,15 @@ def _lens(
         best = logits[stage].softmax(-1).topk(_LENS)
         pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
         words = [f"{lm.strings([token])[0]!r} {share:.1%}" for share, token in pairs]
-        lines.append(
-            f"  {'embedding' if stage == 0 else f'layer {stage - 1}':>10}  {', '.join(words)}"
-        )
+        name = "embedding" if stage == 0 else f"layer {stage - 1}"
+        lines.append(f"  {name:>10}  {', '.join(words)}")
     return lines, {"lens": logits[stages.start : stages.stop].numpy()}
 
 
 def _heads(
     lm: LanguageModel, tokens: torch.Tensor, query: int, flags: CaptureFlags
 ) -> tuple[list[str], Arrays]:
-    """What each part adds to the logit of the most likely next token: direct logit attribution."""
+    """Return the parts of the most likely next token's logit: direct logit attribution."""
     if flags.layer is not None or flags.head is not None:
         raise InputError(
             got="--layer or --head",
@@ -142,9 +142,7 @@ _TABLES: dict[
 
 
 def _write(path: Path, arrays: Arrays, strings: Sequence[str], overwrite: bool) -> None:
-    """An .npz with the strings as an array, or safetensors, which holds numbers only, with them as
-    JSON metadata.
-    """
+    """Write an .npz with the strings as an array, or safetensors with them as JSON metadata."""
     texts = {name: array.tolist() for name, array in arrays.items() if array.dtype.kind == "U"}
     texts["strings"] = list(strings)
     numbers = {
@@ -152,9 +150,9 @@ def _write(path: Path, arrays: Arrays, strings: Sequence[str], overwrite: bool) 
     }
     with writing(path), new_file(path, replaces=any_file if overwrite else no_file) as draft:
         if path.suffix == ".safetensors":
-            save_file(
-                numbers, draft, metadata={name: json.dumps(each) for name, each in texts.items()}
-            )
+            metadata = {name: json.dumps(words) for name, words in texts.items()}
+            save_file(numbers, draft, metadata=metadata)
         else:
+            text_arrays = {name: np.array(words) for name, words in texts.items()}
             with draft.open("wb") as file:
-                np.savez(file, **numbers, **{name: np.array(each) for name, each in texts.items()})  # type: ignore[arg-type]
+                np.savez(file, **numbers, **text_arrays)  # type: ignore[arg-type]

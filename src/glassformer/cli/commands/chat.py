@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from glassformer.checkpoints.store import build, open_model
+from glassformer.checkpoints.store import Stored, build, open_model
 from glassformer.cli.conversation import CONTEXT, ContextFull, Conversation, is_answer, require_chat
 from glassformer.cli.flags import ChatFlags
 from glassformer.cli.sampling import chosen_rule
@@ -23,8 +23,8 @@ HELP = """\
 /effort LEVEL   reason more or less: low, medium, high
 /reasoning      show the reasoning, or hide it
 /quit           end; so does Ctrl-D
-Ctrl-C stops a reply. Three quotation marks (\"\"\") begin and end a message of several lines, or one that begins as a
-command does."""
+Ctrl-C stops a reply. Three quotation marks (\"\"\") begin and end a message of several lines,
+or one that begins as a command does."""
 
 _HINT = "/quit ends, /help lists the commands."
 _COMMANDS = ("/new", "/effort", "/reasoning", "/quit", "/help")
@@ -32,9 +32,7 @@ _COMMANDS = ("/new", "/effort", "/reasoning", "/quit", "/help")
 _QUOTES = '"""'
 REPLY_LIMIT = 1024
 REASONING_LIMIT = 8192
-"""Tokens of a reply, unless --max-new-tokens says otherwise: of a model, and of one that reasons
-first.
-"""
+"""Maximum tokens of a reply without --max-new-tokens: for models that answer, and that reason."""
 _DIM = "\x1b[2m"
 _PLAIN = "\x1b[0m"
 _ERASE = "\r\x1b[K"
@@ -45,12 +43,12 @@ class Screen:
     """Shows replies: answers on standard output, the rest on standard error."""
 
     show_reasoning: bool = False
-    """Print it too; otherwise a terminal shows that the model is reasoning."""
+    """Print the reasoning too; otherwise a terminal only shows that the model reasons."""
     speed: bool = True
-    """Print how fast a reply came."""
+    """Print the speed of each reply."""
 
     def show(self, conversation: Conversation, text: str) -> bool:
-        """Send ``text`` and show the reply as it comes; whether any of it was an answer."""
+        """Send ``text`` and show the reply as it comes; return whether it has an answer."""
         with contextlib.closing(conversation.say(text)) as pieces:
             try:
                 answered = self._show(pieces, conversation)
@@ -100,10 +98,12 @@ class Screen:
         styled = _styled()
         if begins and not styled:
             write(f"[{piece.message.channel}] ", sys.stderr)
-        # Each piece is dimmed alone, so that Ctrl-C never leaves a dim terminal.
-        print(_DIM if styled else "", end="", file=sys.stderr)
+        # Each piece is dimmed separately, so that Ctrl-C never leaves a dim terminal.
+        if styled:
+            print(_DIM, end="", file=sys.stderr)
         write(piece.text, sys.stderr)
-        print(_PLAIN if styled else "", end="", file=sys.stderr, flush=True)
+        if styled:
+            print(_PLAIN, end="", file=sys.stderr, flush=True)
         if piece.ended:
             write("\n", sys.stderr)
 
@@ -116,7 +116,7 @@ class Screen:
 
 
 def talk(conversation: Conversation, screen: Screen) -> None:
-    """Messages from standard input, answers to them, until the input ends or ``/quit``."""
+    """Answer messages from standard input until the input ends or ``/quit``."""
     interactive = sys.stdin.isatty()
     if interactive:
         with contextlib.suppress(ImportError):
@@ -124,25 +124,21 @@ def talk(conversation: Conversation, screen: Screen) -> None:
         print(_HINT, file=sys.stderr)
     while True:
         try:
-            asked = _ask()
+            message = _ask()
         except KeyboardInterrupt:
             if not interactive:
                 raise
             print("\nCtrl-D or /quit ends.", file=sys.stderr)
             continue
-        if asked is None:
+        if message is None:
             return
-        text, quoted = asked
+        text, quoted = message
         if text.startswith("/") and not quoted:
             if text == "/quit":
                 return
             response = _obey(text, conversation, screen)
-            if (
-                response is None
-                and interactive
-                and difflib.get_close_matches(text.split()[0], _COMMANDS, n=1)
-            ):
-                response = _help(conversation)  # it may be a misspelt command
+            if response is None and interactive and _resembles_command(text):
+                response = _help(conversation)
             if response is not None:
                 print(response, file=sys.stderr)
                 continue
@@ -161,10 +157,7 @@ def talk(conversation: Conversation, screen: Screen) -> None:
 
 def main(flags: ChatFlags) -> int:
     """Load the model and talk; return the exit status."""
-    if flags.message is None:
-        message = None
-    else:
-        message = text_or_input(flags.message)
+    message = None if flags.message is None else text_or_input(flags.message)
     stored = open_model(flags.model, tokenizer=flags.tokenizer)
     sampling = chosen_rule(flags, stored)
     in_harmony = (
@@ -172,33 +165,27 @@ def main(flags: ChatFlags) -> int:
     )
     if in_harmony:
         tokenizer = require_chat(stored)
+        template = None
+        reply_limit = REASONING_LIMIT
     else:
         tokenizer = stored.require_tokenizer()
+        template = stored.chat_template
+        reply_limit = REPLY_LIMIT
     if not in_harmony and flags.effort != "medium":
         raise InputError(
             got=f"--effort {flags.effort} for {stored.name}",
             expected="a model whose prompts say it: gpt-oss",
             fix="Leave it out.",
         )
-    longest = stored.config.max_seq_len
-    if flags.context is None:
-        context = min(CONTEXT, longest)
-    else:
-        context = flags.context
-    if not context <= longest:
-        raise InputError(
-            got=f"--context {context}",
-            expected=f"at most the {longest} tokens that {stored.path} can read",
-            fix="Pass less, or leave it out.",
-        )
+    context = _context(flags, stored)
     model = build(stored, device=flags.device, pack=flags.pack)
     conversation = Conversation(
         Continuation(model, context, rule=sampling.rule),
         tokenizer,
         Setting(flags.effort, datetime.date.today().isoformat(), flags.instructions),
-        template=None if in_harmony else stored.chat_template,
+        template=template,
         stop_tokens=stored.stop_tokens,
-        max_new_tokens=flags.max_new_tokens or (REASONING_LIMIT if in_harmony else REPLY_LIMIT),
+        max_new_tokens=flags.max_new_tokens or reply_limit,
         end_loops=flags.end_loops,
     )
     screen = Screen(flags.show_reasoning, flags.speed)
@@ -217,8 +204,22 @@ def main(flags: ChatFlags) -> int:
     return 0
 
 
+def _context(flags: ChatFlags, stored: Stored) -> int:
+    """Return the number of tokens of the conversation's context."""
+    longest = stored.config.max_seq_len
+    if flags.context is None:
+        return min(CONTEXT, longest)
+    if flags.context > longest:
+        raise InputError(
+            got=f"--context {flags.context}",
+            expected=f"at most the {longest} tokens that {stored.path} can read",
+            fix="Pass less, or leave it out.",
+        )
+    return flags.context
+
+
 def _ask() -> tuple[str, bool] | None:
-    """The next message and whether it stood in quotation marks; None at the end of the input."""
+    """Return the next message and whether it is quoted; None at the end of the input."""
     line = _line("> ")
     if line is None:
         return None
@@ -242,35 +243,43 @@ def _line(prompt: str) -> str | None:
         print()
         return None
     except UnicodeDecodeError as error:
-        got = f"a message with the byte {error.object[error.start]:#04x}"
-        fix = "Convert it, for example with iconv."
-        raise InputError(got, f"text in {error.encoding}", fix) from error
+        raise InputError(
+            got=f"a message with the byte {error.object[error.start]:#04x}",
+            expected=f"text in {error.encoding}",
+            fix="Convert it, for example with iconv.",
+        ) from error
     return line.strip() if line else None
 
 
 def _obey(command: str, conversation: Conversation, screen: Screen) -> str | None:
-    """Run the command in a line that starts with /; returns what to print, or None if it is no
-    command.
-    """
+    """Run a command line that starts with /; return what to print, or None if it is no command."""
     name, _, rest = command.partition(" ")
     if name == "/new" and not rest:
         conversation.messages = []
         return "A new conversation."
     if name == "/effort" and rest.strip() in get_args(Effort) and conversation.template is None:
-        conversation.setting = replace(conversation.setting, effort=rest.strip())  # type: ignore[arg-type]
-        return f"Reasoning: {rest.strip()}."
+        effort = rest.strip()
+        setting = replace(conversation.setting, effort=effort)  # type: ignore[arg-type]
+        conversation.setting = setting
+        return f"Reasoning: {effort}."
     if name == "/reasoning" and not rest:
         screen.show_reasoning = not screen.show_reasoning
-        return f"Reasoning is {'shown' if screen.show_reasoning else 'hidden'}."
-    # An effort that does not exist, or none, is a slip; "/effort is a fine word" is not.
+        return "Reasoning is shown." if screen.show_reasoning else "Reasoning is hidden."
+    # A missing or unknown effort is a slip; "/effort is a fine word" is a message.
     slip = name == "/effort" and len(rest.split()) < 2
     if slip and conversation.template is not None:
         return "/effort is for gpt-oss: this model's prompts do not say it."
-    return _help(conversation) if slip or command == "/help" else None
+    if slip or command == "/help":
+        return _help(conversation)
+    return None
+
+
+def _resembles_command(text: str) -> bool:
+    return bool(difflib.get_close_matches(text.split()[0], _COMMANDS, n=1))
 
 
 def _help(conversation: Conversation) -> str:
-    """The commands, of a model that does not reason without those for reasoning."""
+    """Return the list of commands; the model's template decides whether some are for reasoning."""
     if conversation.template is None:
         return HELP
     return "\n".join(
@@ -279,5 +288,5 @@ def _help(conversation: Conversation) -> str:
 
 
 def _styled() -> bool:
-    """Whether standard error is a terminal that supports escape sequences, and NO_COLOR is not set."""
+    """Return whether standard error is a terminal that supports colours, without NO_COLOR."""
     return sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

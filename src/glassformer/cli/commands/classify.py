@@ -1,4 +1,4 @@
-"""``glassformer classify``: the class of texts, how sure the model is, and which tokens mattered."""
+"""``glassformer classify``: print the class of texts, its probability and the tokens' effects."""
 
 import json
 import math
@@ -17,15 +17,16 @@ from glassformer.explorer import BUNDLED
 from glassformer.text import one_line
 
 MOST_BYTES = 1 << 24
-"""Of a line."""
+"""Maximum size of a line."""
 _AT_ONCE = 64
 _BUNDLED = BUNDLED / "sentiment"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A text, its most likely class, the probability of each, and, if asked for, each token's
-    effect on the first.
+    """Result for one text: the most likely class, all probabilities, and the tokens' effects.
+
+    Effects are on the probability of the most likely class; None if not asked for.
     """
 
     text: str
@@ -34,20 +35,21 @@ class Verdict:
     effects: list[TokenEffect] | None
 
     def to_json(self) -> str:
-        """One line of JSON."""
-        found: dict[str, Any] = {
+        """Return the verdict as one line of JSON."""
+        fields: dict[str, Any] = {
             "text": self.text,
             "label": self.label,
             "probabilities": self.probabilities,
         }
         if self.effects is not None:
-            found["tokens"] = [effect._asdict() for effect in self.effects]
-        return json.dumps(found)
+            fields["tokens"] = [effect._asdict() for effect in self.effects]
+        return json.dumps(fields)
 
     def lines(self, tokens: int) -> list[str]:
-        """The same as text, with the effects of up to ``tokens`` tokens."""
-        first = f"{_printed(self.label)}  {100 * self.probabilities[self.label]:.1f} %  {_printed(self.text)}"
-        ranked = sorted(self.effects or (), key=lambda each: -abs(each.effect))[:tokens]
+        """Return the verdict as text, with the effects of up to ``tokens`` tokens."""
+        percent = 100 * self.probabilities[self.label]
+        first = f"{_printed(self.label)}  {percent:.1f} %  {_printed(self.text)}"
+        ranked = sorted(self.effects or (), key=lambda change: -abs(change.effect))[:tokens]
         effects = [
             f"{_printed(token)} {100 * effect:+.1f}"
             for token, effect in ranked
@@ -61,7 +63,7 @@ class Verdict:
 def judge(
     classifier: Classifier, texts: Iterable[str], at_once: int, effects: bool
 ) -> Iterator[Verdict]:
-    """A verdict on each text, in order; ``at_once`` texts are read before the first is given."""
+    """Yield a verdict on each text, in order; ``at_once`` texts are classified together."""
     texts = iter(texts)
     count = 0
     while chosen := list(islice(texts, at_once)):
@@ -74,16 +76,16 @@ def judge(
                     fix="The weights are damaged or training diverged: train again.",
                 )
             best = max(range(len(row)), key=row.__getitem__)
-            found = None
+            token_changes = None
             if effects:
-                found = token_effects(classifier, text, best)
+                token_changes = token_effects(classifier, text, best)
             yield Verdict(
                 text,
                 classifier.classes[best],
                 dict(zip(classifier.classes, row, strict=True)),
-                found,
+                token_changes,
             )
-    if not count > 0:
+    if count == 0:
         raise InputError(
             got="no texts",
             expected="at least one",
@@ -92,7 +94,7 @@ def judge(
 
 
 def run(flags: ClassifyFlags) -> Iterator[Verdict]:
-    """A verdict on each text that ``flags`` name."""
+    """Yield a verdict on each text that ``flags`` name."""
     bundled = str(flags.run) == _BUNDLED.name and not flags.run.exists()
     classifier = load_classifier(_BUNDLED if bundled else flags.run)
     effects = flags.json or flags.tokens > 0
@@ -112,8 +114,10 @@ def run(flags: ClassifyFlags) -> Iterator[Verdict]:
 def main(flags: ClassifyFlags) -> int:
     """Print a verdict on each text."""
     for verdict in run(flags):
-        for line in [verdict.to_json()] if flags.json else verdict.lines(flags.tokens):
-            say(line)
+        if flags.json:
+            say(verdict.to_json())
+        else:
+            say("\n".join(verdict.lines(flags.tokens)))
     return 0
 
 
@@ -132,7 +136,7 @@ def _file_lines(path: Path) -> Iterator[str]:
 
 
 def _lines(source: str, readline: Callable[[int], bytes]) -> Iterator[str]:
-    """The lines that ``readline`` of a binary file gives, without ends, each checked as it is read."""
+    """Yield the lines of a binary file without their ends; check each as it is read."""
     number = 0
     while line := readline(MOST_BYTES + 1):
         number += 1
@@ -152,7 +156,11 @@ def _lines(source: str, readline: Callable[[int], bytes]) -> Iterator[str]:
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            got = f"{place}: byte {line[error.start]:#04x} at place {error.start + 1}, which is not UTF-8"
             raise InputError(
-                got, "text in UTF-8", "Convert it, for example: iconv -f LATIN1 -t UTF-8."
+                got=(
+                    f"{place}: byte {line[error.start]:#04x} at place {error.start + 1}, which is "
+                    "not UTF-8"
+                ),
+                expected="text in UTF-8",
+                fix="Convert it, for example: iconv -f LATIN1 -t UTF-8.",
             ) from error

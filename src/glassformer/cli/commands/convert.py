@@ -70,7 +70,7 @@ def _convert_to_directory(flags: ConvertFlags) -> list[str]:
         decoder = with_experts(decoder, "mxfp4" if flags.experts == "mxfp4" else "dense")
     family = family_to_write(decoder, flags.to)
     settings = {name: stored.content[name] for name in _KEPT_SETTINGS if name in stored.content}
-    if family is None or family is OPENAI:  # whose config.json has no such settings
+    if family is None or family is OPENAI:  # their config.json has no such settings
         settings = {}
     with writing(flags.out):
         size = write_decoder(
@@ -81,22 +81,24 @@ def _convert_to_directory(flags: ConvertFlags) -> list[str]:
             replace=flags.replace,
             beside=partial(_write_other_files, flags, stored),
         )
-    name = "glassformer's own layout" if family is None else family.name
-    where = " in OpenAI's layout" if family is OPENAI else ""
-    return [f"{flags.out}: {name}{where}, {byte_size(size)}{_growth(stored, size)}"]
+    if family is None:
+        layout = "glassformer's own layout"
+    elif family is OPENAI:
+        layout = f"{family.name} in OpenAI's layout"
+    else:
+        layout = family.name
+    return [f"{flags.out}: {layout}, {byte_size(size)}{_growth(stored, size)}"]
 
 
 def _growth(stored: Stored, size: int) -> str:
-    """A clause that says why a file is larger than the packed one that it comes from."""
+    """Return a clause that says why a file is larger than its packed source."""
     if not stored.packing or size <= stored.nbytes:
         return ""
     return f", expanded from {byte_size(stored.nbytes)} in {stored.packing}"
 
 
 def _write_other_files(flags: ConvertFlags, stored: Stored, directory: Path) -> None:
-    """Write what belongs to a model besides its weights: tokenizer, chat template, ends and
-    sampling rule.
-    """
+    """Write the files besides the weights: tokenizer, chat template, ends and sampling rule."""
     if stored.layout == "GGUF" and flags.tokenizer is None:
         if has_tokenizer(stored.content):
             _write_tokenizer_of_gguf(stored, directory)
@@ -106,13 +108,12 @@ def _write_other_files(flags: ConvertFlags, stored: Stored, directory: Path) -> 
     for file in _other_files(stored.path):
         shutil.copyfile(file, directory / file.name)
     if flags.tokenizer is not None:
-        rule = _own_rule(stored)
         write_model_files(
             directory,
             stored.require_tokenizer(),
             stored.chat_template,
             stored.stop_tokens,
-            rule=None if rule is None else generation_config(rule),
+            rule=_own_settings(stored),
         )
 
 
@@ -122,14 +123,10 @@ def _convert_to_gguf(flags: ConvertFlags) -> list[str]:
     notes: list[str] = []
     template = None
     if stored.layout == "GGUF" and flags.tokenizer is None:
-        vocabulary = None
-        if has_tokenizer(stored.content):
-            vocabulary = dict(stored.content)
+        vocabulary = dict(stored.content) if has_tokenizer(stored.content) else None
     else:
         vocabulary = _vocabulary(stored)
-        if stored.chat_template is None:
-            template = None
-        else:
+        if stored.chat_template is not None:
             template = stored.chat_template.text
         if vocabulary is not None and _loses_nfc(stored.require_tokenizer(), vocabulary):
             notes.append("Its texts are no longer normalised to NFC, for which GGUF has no key.")
@@ -177,14 +174,19 @@ def _loses_nfc(tokenizer: ReleasedTokenizer, vocabulary: Mapping[str, Any]) -> b
 
 
 def _own_rule(stored: Stored) -> SamplingRule | None:
-    """Return the sampling rule that a model brings; None if it has the default."""
+    """Return the sampling rule in a model's files; None if they have none."""
     model_rule = rule_of(stored)
     return None if model_rule.source == BY_DEFAULT else model_rule.rule
 
 
-def _write_tokenizer_of_gguf(stored: Stored, directory: Path) -> None:
+def _own_settings(stored: Stored) -> Mapping[str, Any] | None:
+    """Return the rule of :func:`_own_rule` as the content of a generation_config.json."""
     rule = _own_rule(stored)
-    settings = None if rule is None else generation_config(rule)
+    return None if rule is None else generation_config(rule)
+
+
+def _write_tokenizer_of_gguf(stored: Stored, directory: Path) -> None:
+    settings = _own_settings(stored)
     _write_tokenizer(stored.content, stored.settings_file, directory, rule=settings)
 
 
@@ -195,7 +197,7 @@ def _write_tokenizer(
     *,
     rule: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write tokenizer, ends, chat template and sampling rule of GGUF's keys in Hugging Face's form."""
+    """Write tokenizer, ends, chat template and sampling rule of GGUF in Hugging Face's form."""
     tokenizer = tokenizer_from_gguf(metadata, source)
     template = template_from_gguf(metadata, source)
 
@@ -218,12 +220,13 @@ def main(flags: ConvertFlags) -> int:
 
 
 def _other_files(directory: Path) -> list[Path]:
-    """Each file from the nearest directory that has it, as for tokenizers; links out of it are not
-    followed.
+    """Return the tokenizer's files, each from the nearest directory that has it.
+
+    Links that leave the directory are not followed.
     """
-    kept: dict[str, Path] = {}
+    nearest: dict[str, Path] = {}
     for place in tokenizer_places(directory):
         for name in COPIED_FILES:
             if (place / name).is_file() and lies_inside(place / name):
-                kept.setdefault(name, place / name)
-    return list(kept.values())
+                nearest.setdefault(name, place / name)
+    return list(nearest.values())

@@ -21,20 +21,22 @@ from glassformer.text import shown
 
 
 def _jupyter_lab() -> str | None:
-    """The command that starts JupyterLab, or None where it is not installed.
+    """Return the command that starts JupyterLab, or None if it is not installed.
 
-    An environment that is not activated has its programs beside its interpreter and not on the
+    In an environment that is not activated, programs are beside the interpreter but not on the
     path.
     """
-    own = shutil.which("jupyter-lab", path=sysconfig.get_path("scripts"))
+    beside_python = shutil.which("jupyter-lab", path=sysconfig.get_path("scripts"))
     on_path = shutil.which("jupyter-lab")
-    if own is not None and own != on_path:
-        return shlex.quote(own)
-    return "jupyter lab" if on_path is not None else None
+    if beside_python is not None and beside_python != on_path:
+        return shlex.quote(beside_python)
+    if on_path is not None:
+        return "jupyter lab"
+    return None
 
 
 def start(flags: StartFlags) -> None:
-    """Write the notebook, and tests where they are asked for."""
+    """Write the notebook, and Otter's tests if requested."""
     lab = lab_name(flags.lab)
     path = flags.directory / f"{lab}.ipynb"
     content = notebook(lab, seed=flags.seed, solutions=flags.solutions, published=False)
@@ -55,61 +57,40 @@ def start(flags: StartFlags) -> None:
         "jupyterlab": jupyter_lab is not None,
         "'glassformer[course]'": all(map(find_spec, ("accelerate", "matplotlib", "sklearn"))),
     }
-    absent = " ".join(name for name, there in needed.items() if not there)
-    if absent:
-        missing = f" (what it needs is not all here yet: pip install {absent})"
-    else:
-        missing = ""
-    say(f"open it:  {jupyter_lab or 'jupyter lab'} {shlex.quote(str(path))}{missing}")
+    absent = " ".join(name for name, installed in needed.items() if not installed)
+    hint = f" (packages are missing: pip install {absent})" if absent else ""
+    say(f"open it:  {jupyter_lab or 'jupyter lab'} {shlex.quote(str(path))}{hint}")
 
 
-def _files(named: Sequence[Path]) -> list[Path]:
-    """The files, each once; patterns, which some shells leave as they are, are expanded."""
-    found = []
-    for path in named:
-        if not path.exists():
-            matching = sorted(Path(each) for each in glob.glob(str(path), recursive=True))
-        else:
+def _files(patterns: Sequence[Path]) -> list[Path]:
+    """Return the files, each once; expand patterns, which some shells do not expand."""
+    files: list[Path] = []
+    for path in patterns:
+        if path.exists():
             matching = [path]
-        if len(matching) <= 0:
+        else:
+            matching = sorted(map(Path, glob.glob(str(path), recursive=True)))
+        if not matching:
             raise InputError(
                 got=f"{shown(path)}, which is not there",
                 expected="a file, or a pattern that files match",
                 fix="Name the notebooks.",
             )
-        found += matching
-    return list({path.resolve(): path for path in found}.values())
+        files += matching
+    return list({path.resolve(): path for path in files}.values())
 
 
 def grade(flags: GradeFlags) -> int:
-    """Grade the files, print a line for each, and write the tables; the status says whether any
-    could be read.
+    """Grade the files, print a line for each, write the tables; status 2 if none could be read.
 
-    What was graded is in the table also where a long run is interrupted; an older table stays if
-    nothing was.
+    An interrupted run writes the grades so far. If there are none, an older table is kept.
     """
     files = _files(flags.files)
-    got = f"--gradescope with {len(files)} files"
-    if flags.gradescope is not None and len(files) != 1:
-        raise InputError(
-            got=got,
-            expected="one file",
-            fix="Gradescope grades them one by one.",
-        )
-    read = {path.resolve() for path in files}
-    for path in filter(None, (flags.out, flags.gradescope)):
-        require_absent(path, flags.overwrite)
-        got = f"{shown(path)} to write, which is among the files to grade"
-        if path.resolve() in read:
-            raise InputError(
-                got=got,
-                expected="another file",
-                fix="Choose another name.",
-            )
+    _check_outputs(flags, files)
     grades: list[Grade] = []
     unreadable = 0
     is_new = not flags.out.exists()
-    if is_new:  # to learn now whether it can be written
+    if is_new:  # fails now if the table cannot be written
         with writing(flags.out):
             write_text(flags.out, grades_csv(grades), replaces=no_file)
     try:
@@ -119,11 +100,9 @@ def grade(flags: GradeFlags) -> int:
                 unreadable += 1
                 say(f"{rows[0].file}: {rows[0].feedback}")
             else:
-                of = sum(each.of for each in rows)
-                say(
-                    f"{rows[0].file}: {sum(each.points for each in rows):g} of {of:g} points, "
-                    f"{rows[0].lab}"
-                )
+                points = sum(row.points for row in rows)
+                maximum = sum(row.of for row in rows)
+                say(f"{rows[0].file}: {points:g} of {maximum:g} points, {rows[0].lab}")
     finally:
         if grades:
             with writing(flags.out):
@@ -139,6 +118,25 @@ def grade(flags: GradeFlags) -> int:
             write_text(flags.gradescope, text, replaces=any_file if flags.overwrite else no_file)
         say(f"results: {shown(flags.gradescope)}")
     return EXIT_INPUT if unreadable == len(files) else 0
+
+
+def _check_outputs(flags: GradeFlags, files: Sequence[Path]) -> None:
+    """Refuse output files that exist or are among the ``files`` to grade."""
+    if flags.gradescope is not None and len(files) != 1:
+        raise InputError(
+            got=f"--gradescope with {len(files)} files",
+            expected="one file",
+            fix="Gradescope grades them one by one.",
+        )
+    inputs = {path.resolve() for path in files}
+    for path in filter(None, (flags.out, flags.gradescope)):
+        require_absent(path, flags.overwrite)
+        if path.resolve() in inputs:
+            raise InputError(
+                got=f"{shown(path)} to write, which is among the files to grade",
+                expected="another file",
+                fix="Choose another name.",
+            )
 
 
 def main(flags: CourseFlags) -> int:

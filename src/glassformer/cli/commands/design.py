@@ -1,6 +1,4 @@
-"""``glassformer design``: the weights of a head that solves a task, built from its description,
-proved and written.
-"""
+"""``glassformer design``: build a head that solves a task, prove it, and write its weights."""
 
 from glassformer.cli import writing
 from glassformer.cli.commands.verify import built_in
@@ -15,7 +13,7 @@ from glassformer.text import shown
 
 
 def main(flags: DesignFlags) -> int:
-    """Build, verify and print a head; write its weights if they are proved: exit status 0, else 1."""
+    """Build, verify and print a head; write its weights and return 0 if they are proved, else 1."""
     require_absent(flags.out, flags.overwrite)
     require_place(flags.out)
     task = built_in(flags.task, flags.letters, flags.max_len)
@@ -24,29 +22,29 @@ def main(flags: DesignFlags) -> int:
             f"the task {task.name!r}, which no single head can do",
             f"one of {', '.join(designable())}",
             "Choose one of these; its proof is in glassformer.handcraft.tasks, and 'glassformer "
-            "verify' finds a "
-            "failing sequence for any weights.",
+            "verify' finds a failing sequence for any weights.",
         )
     error = flags.largest_error
-    if not 0 < error < task.decisive_error:
+    if not 0 < error < task.decisive_error:  # also refuses NaN
         raise InputError(
             got=f"--largest-error {error}",
             expected=f"above 0 and below {task.decisive_error:g}, so that no output is misread",
             fix="Pass 1e-9, for example.",
         )
-    made = design(task, flags.largest_error)
-    require_size(made.weights.matrices)
+    built = design(task, flags.largest_error)
+    require_size(built.weights.matrices)
     say(f"{task.name}: {task.summary}")
-    say(f"  head            {made.description}")
+    say(f"  head            {built.description}")
     sizes = ", ".join(
-        f"{name} {len(m)} x {m.shape[1]}" for name, m in made.weights.matrices.items()
+        f"{name} {len(matrix)} x {matrix.shape[1]}"
+        for name, matrix in built.weights.matrices.items()
     )
     say(f"  matrices        {sizes}")
-    say(f"  sharpness       {made.sharpness:g}, for errors of at most {flags.largest_error:g}\n")
-    certificate = verify(made.weights, task, tolerance=flags.largest_error)
+    say(f"  sharpness       {built.sharpness:g}, for errors of at most {flags.largest_error:g}\n")
+    certificate = verify(built.weights, task, tolerance=flags.largest_error)
     say(str(certificate))
     if certificate.holds:
         with writing(flags.out):
-            write_head(made.weights, flags.out, overwrite=flags.overwrite)
+            write_head(built.weights, flags.out, overwrite=flags.overwrite)
         say(f"\nweights: {shown(flags.out)}")
     return 0 if certificate.holds else 1

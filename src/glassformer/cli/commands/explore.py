@@ -1,6 +1,4 @@
-"""``glassformer explore``: the page on which one looks inside models, served on this machine or
-written to one file.
-"""
+"""``glassformer explore``: the page that shows models, served locally or written to a file."""
 
 import gc
 from collections.abc import Sequence
@@ -47,14 +45,15 @@ def main(flags: ExploreFlags) -> int:
     backend = backend_of(flags)
     words = _words(flags, backend)
     if flags.save is not None:
-        say(
-            f"page: {shown(save(backend, from_words(words), flags.save, overwrite=flags.overwrite))}"
-        )
+        page = save(backend, from_words(words), flags.save, overwrite=flags.overwrite)
+        say(f"page: {shown(page)}")
         return 0
     listener = server.listen(flags.port)
     host, port = listener.getsockname()
-    address = f"http://{host}:{port}/" + (f"#{urlencode(words)}" if words else "")
-    # Flushed, because a program that reads it through a pipe would otherwise wait until the end.
+    address = f"http://{host}:{port}/"
+    if words:
+        address += f"#{urlencode(words)}"
+    # Flushed: a program that reads it through a pipe would otherwise wait until the end.
     print(f"{address}\nCtrl-C ends it.", flush=True)
     # All that is loaded now is kept until the end; frozen, it is not scanned again by the garbage
     # collector at exit.
@@ -64,18 +63,22 @@ def main(flags: ExploreFlags) -> int:
 
 
 def backend_of(flags: ExploreFlags) -> Backend:
-    """Of the named model, the bundled and installed ones, and the runs there are whenever the page
-    asks for models.
+    """Return the backend of the named model, the bundled and installed ones, and the runs.
+
+    Runs are looked up again whenever the page asks for models.
     """
     first = list_models(flags.run)
-    named = None if flags.run is None else local_path(flags.run)
-    runs = partial(find_models, flags.runs, {entry.card.name for entry in first}, named, {})
+    named_path = None
+    if flags.run is not None:
+        named_path = local_path(flags.run)
+    taken_names = {entry.card.name for entry in first}
+    runs = partial(find_models, flags.runs, taken_names, named_path, {})
     return Backend([*first, *runs()], runs)
 
 
 def _save_all(flags: ExploreFlags) -> None:
-    alone = flags.run is flags.text is flags.view is None and not flags.overwrite
-    if not alone:
+    others = (flags.run, flags.text, flags.view)
+    if any(value is not None for value in others) or flags.overwrite:
         raise InputError(
             got="--all with a model, a text, a view or --overwrite",
             expected="--save DIR --all alone",
@@ -89,7 +92,7 @@ def _save_all(flags: ExploreFlags) -> None:
 
 
 def _words(flags: ExploreFlags, backend: Backend) -> dict[str, str]:
-    """What to show first, as the words of the page's address; none where the page may choose."""
+    """Return what to show first, as words of the page's address; empty if the page chooses."""
     cards = backend.catalogue().models
     if flags.run is not None:
         card = cards[0]
@@ -109,9 +112,9 @@ def _words(flags: ExploreFlags, backend: Backend) -> dict[str, str]:
 
 
 def _fitting(flags: ExploreFlags, backend: Backend, cards: Sequence[m.ModelCard]) -> m.ModelCard:
-    """Where no model is named: the first that has the view and reads the text."""
+    """Return the first model that has the view and reads the text."""
     with_view = [card for card in cards if flags.view is None or flags.view in card.views]
-    if len(with_view) <= 0:
+    if not with_view:
         raise InputError(
             got=f"--view {flags.view}",
             expected="a view of one of the models here",
@@ -124,7 +127,8 @@ def _fitting(flags: ExploreFlags, backend: Backend, cards: Sequence[m.ModelCard]
         with suppress(InputError):
             backend.answer("run", m.Ask(model=card.name, text=text))
             return card
-    known = ", ".join(card.name for card in with_view)
-    got = f"--text {short(text)}, which none of the models here reads"
-    fix = "Name the model to see what is wrong."
-    raise InputError(got, f"a text for one of {known}", fix)
+    raise InputError(
+        got=f"--text {short(text)}, which none of the models here reads",
+        expected=f"a text for one of {', '.join(card.name for card in with_view)}",
+        fix="Name the model to see what is wrong.",
+    )

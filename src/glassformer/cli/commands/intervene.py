@@ -1,6 +1,4 @@
-"""``glassformer intervene``: what a language model says next, as it is and with parts of it
-changed.
-"""
+"""``glassformer intervene``: print a language model's next tokens, as it is and changed."""
 
 import re
 from collections.abc import Sequence
@@ -26,26 +24,24 @@ _PART = re.compile(r"(\d{1,6})\.(\d{1,6}|attention|ffn)")
 
 @torch.no_grad()
 def main(flags: InterveneFlags) -> int:
-    """Print a table of the likely next tokens before and after, and with ``generate`` both
-    continuations.
-    """
+    """Print the likely next tokens before and after; with ``generate``, both continuations."""
     parts = [_without(part) for part in flags.without]  # refused before the model is loaded
     flags = replace(flags, text=text_or_input(flags.text))
     lm = load(flags.model, device=flags.device, tokenizer=flags.tokenizer)
     _check_places(flags, lm.model.config)
     if flags.steer is not None:
         assert flags.layer is not None
-        strength = 0.5 if flags.strength is None else flags.strength
+        strength = flags.strength
+        if strength is None:
+            strength = 0.5
         norm, change = _steering(lm, flags.text, flags.steer, flags.layer, strength)
         parts.append(add("residual", change, layers=flags.layer))
-        if abs(strength) >= 1:
-            broken = " From 1 on the change is as large as the stream, and texts often break."
-        else:
-            broken = ""
-        say(
-            f"  steered after layer {flags.layer} by {strength:g} of the stream's norm, "
-            f"{norm:.4g}.{broken}"
+        line = (
+            f"  steered after layer {flags.layer} by {strength:g} of the stream's norm, {norm:.4g}."
         )
+        if abs(strength) >= 1:
+            line += " From 1 on the change is as large as the stream, and texts often break."
+        say(line)
     tokens = lm.tokens(flags.text)
     before = _next(lm, tokens)
     with intervene(lm.model, *parts):
@@ -57,7 +53,7 @@ def main(flags: InterveneFlags) -> int:
 
 
 def _without(part: str) -> Edit:
-    """The edit of one --without."""
+    """Return the edit for one value of --without."""
     layer, which = _parsed(part)
     if which.isdecimal():
         return zero("heads", layers=layer, heads=int(which))
@@ -65,11 +61,14 @@ def _without(part: str) -> Edit:
 
 
 def _parsed(part: str) -> tuple[int, str]:
-    """The layer of a part, and its head, "attention" or "ffn"."""
+    """Return the layer of a part, and its head, "attention" or "ffn"."""
     match = _PART.fullmatch(part)
     if match is None:
-        expected = "LAYER.HEAD, LAYER.attention or LAYER.ffn"
-        raise InputError(f"--without {short(part)}", expected, "Write 23.3 for head 3 of layer 23.")
+        raise InputError(
+            got=f"--without {short(part)}",
+            expected="LAYER.HEAD, LAYER.attention or LAYER.ffn",
+            fix="Write 23.3 for head 3 of layer 23.",
+        )
     return int(match[1]), match[2]
 
 
@@ -87,20 +86,19 @@ def _check_places(flags: InterveneFlags, config: DecoderConfig) -> None:
 def _steering(
     lm: LanguageModel, text: str, words: Sequence[str], layer: int, strength: float
 ) -> tuple[float, Float[Tensor, " dim"]]:
-    """The norm of the residual stream after ``layer`` at the last token of ``text``, and what
-    steering adds to it.
+    """Return the norm of the residual stream after ``layer``, and what steering adds to it.
 
-    Its direction is the stream's difference between the two words, each read after the text: at a
-    text's first token many models have a stream a hundred times as large, which says nothing of the
-    word.
+    The norm is at the last token of ``text``. The direction is the stream's difference between the
+    two words, each read after the text. Words alone would not do: at a text's first token, many
+    models have a stream a hundred times as large, independent of the word.
 
     Source: after Turner et al. 2023, arXiv 2308.10248, who read the words alone and scale by a
     factor.
     """
 
-    def stream(read: str) -> Tensor:
+    def stream(prompt: str) -> Tensor:
         with capture(lm.model, what="residual", layers=layer, queries=-1) as seen:
-            lm(read)
+            lm(prompt)
         return seen.records[-1].values[0, 0]
 
     towards, away = (stream(text + word) for word in words)
@@ -124,16 +122,18 @@ def _next(lm: LanguageModel, tokens: Tensor) -> Float[Tensor, " vocab"]:
 
 
 def _table(lm: LanguageModel, before: Tensor, after: Tensor, top: int) -> list[str]:
-    """The most likely tokens of both, the likeliest before first."""
+    """Return lines for the most likely tokens of both runs, the likeliest before first."""
     count = min(top, len(before))
-    chosen = list(
-        dict.fromkeys([*before.topk(count).indices.tolist(), *after.topk(count).indices.tolist()])
-    )
-    shares = [each.softmax(-1)[chosen].tolist() for each in (before, after)]
-    moved = (after - before)[chosen].tolist()
+    likely_before = before.topk(count).indices.tolist()
+    likely_after = after.topk(count).indices.tolist()
+    tokens = list(dict.fromkeys([*likely_before, *likely_after]))
+    columns = (before.softmax(-1), after.softmax(-1), after - before)
+    rows = zip(tokens, *(column[tokens].tolist() for column in columns), strict=True)
     lines = [f"  {'before':>8}  {'after':>8}  {'change of logit':>15}  next token"]
-    for token, was, now, by in zip(chosen, *shares, moved, strict=True):
-        lines.append(f"  {was:>8.2%}  {now:>8.2%}  {by:>+15.3f}  {lm.strings([token])[0]!r}")
+    for token, first, second, change in rows:
+        lines.append(
+            f"  {first:>8.2%}  {second:>8.2%}  {change:>+15.3f}  {lm.strings([token])[0]!r}"
+        )
     return lines
 
 

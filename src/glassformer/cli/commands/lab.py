@@ -1,8 +1,6 @@
-"""``glassformer lab NAME``: run one lab from start to end; it leaves a directory with report,
-figures and numbers.
+"""``glassformer lab NAME``: run one lab; write its report, figures and numbers to a directory.
 
-With ``--hand-in`` it also executes the lab's notebook, and writes what a course asks to be handed
-in.
+With ``--hand-in`` it also executes the lab's notebook, and writes the files to hand in.
 """
 
 import importlib
@@ -23,7 +21,7 @@ LABS: dict[LabName, str] = {
 
 
 def main(flags: LabFlags) -> int:
-    """Run the lab and print the path of its report, or of what is to be handed in."""
+    """Run the lab and print the path of its report, or of the files to hand in."""
     if flags.hand_in is not None:
         return _hand_in(flags, flags.hand_in)
     say(f"report: {_run(flags)}")
@@ -34,7 +32,9 @@ def _run(flags: LabFlags) -> Path:
     from glassformer.labs.run import run
 
     lab = importlib.import_module(LABS[flags.name]).LAB
-    data = {"data": flags.data} if flags.name in LABS_WITH_DATA else {}
+    data = {}
+    if flags.name in LABS_WITH_DATA:
+        data["data"] = flags.data
     return run(
         lab, flags.directory, quick=flags.quick, seed=flags.seed, resume=flags.resume, **data
     )

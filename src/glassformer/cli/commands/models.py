@@ -20,25 +20,23 @@ _HUB_PACKAGE = "huggingface_hub"
 
 def main(flags: ModelsFlags) -> int:
     """Print a line for each model."""
-    named = [_language_model(name, known) for name, known in KNOWN.items()]
-    shown, missing_extra = _bundled_models()
+    language_models = [_language_model(name, known) for name, known in KNOWN.items()]
+    bundled_models, missing_extra = _bundled_models()
     if flags.json:
-        print(json.dumps({"language_models": named, "bundled": shown}, indent=2))
+        content = {"language_models": language_models, "bundled": bundled_models}
+        print(json.dumps(content, indent=2))
         return 0
     say("language models: glassformer generate NAME TEXT, chat NAME, explore NAME, ...")
-    for model in named:
-        if model["bytes"] is None:
-            size = ""
-        else:
-            size = byte_size(model["bytes"])
+    for model in language_models:
+        size = "" if model["bytes"] is None else byte_size(model["bytes"])
         say(f"  {model['name']:<13}  {size:>7}  {model['licence']:<19}  {model['state']}")
-    for model in named:
+    for model in language_models:
         if model["state"] == "not installed":
             _say_how_to_install(model)
     say("\nbundled models: glassformer explore NAME")
     if missing_extra is not None:
         say(f"  {missing_extra}")
-    for model in shown:
+    for model in bundled_models:
         title = one_line(model["title"], _WIDTH - _TITLE_COLUMN)
         say(f"  {model['name']:<25}  {model['kind']:<15}  {title}")
     return 0
@@ -56,7 +54,7 @@ def _language_model(name: str, known: Known) -> dict[str, Any]:
 
 
 def _state(known: Known) -> str:
-    """Where the model is, or how it is had."""
+    """Return the state of a model: installed, downloaded, or how to get it."""
     if known.packages and all(find_spec(package) is not None for package, _ in known.packages):
         return "installed"
     if known.hub is None:
@@ -69,9 +67,7 @@ def _state(known: Known) -> str:
 
 
 def _is_cached(hub: str, file: str | None) -> bool:
-    """Whether a file of the hub, or without one a whole directory of safetensors, has been
-    downloaded.
-    """
+    """Return whether the hub's cache has a file, or without ``file`` all safetensors of ``hub``."""
     from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(hub, file or CONFIG_FILE)
@@ -84,7 +80,7 @@ def _is_cached(hub: str, file: str | None) -> bool:
         files, _ = weight_files(directory)
     except InputError:  # a damaged index
         return False
-    return all((directory / each).is_file() for each in files)
+    return all((directory / name).is_file() for name in files)
 
 
 def _say_how_to_install(model: dict[str, Any]) -> None:
@@ -95,9 +91,7 @@ def _say_how_to_install(model: dict[str, Any]) -> None:
 
 
 def _bundled_models() -> tuple[list[dict[str, str]], InputError | None]:
-    """Name, kind and title of each bundled model; none, with the reason, without the extra that
-    opens them.
-    """
+    """Return name, kind and title of each bundled model; none, and the error, without the extra."""
     try:
         with naming_extras("explore"):
             from glassformer.explorer.loading.bundled import bundled

@@ -1,6 +1,4 @@
-"""``glassformer program``: a program as a transformer: its parts, its proof, and its outputs on a
-text.
-"""
+"""``glassformer program``: print a program's transformer, its proof, or its outputs on a text."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ from glassformer.text import shown
 
 
 def main(flags: ProgramFlags) -> int:
-    """Print the parts, or the outputs on a text; if requested prove the transformer, and write it.
+    """Print the parts or the outputs on a text; prove and write the transformer if requested.
 
     Returns the exit status: 1 if the transformer and the program differ or if no proof was found,
     otherwise 0.
@@ -36,11 +34,10 @@ def main(flags: ProgramFlags) -> int:
     if flags.dtype is not None:
         model = model.to(getattr(torch, flags.dtype))
     status = 0
-    if flags.text:
-        agrees = _run(model, " ".join(flags.text))
-        status = 0 if agrees else 1
-    else:
+    if not flags.text:
         say(describe(model))
+    elif not _run(model, " ".join(flags.text)):
+        status = 1
     if flags.verify and not _verify(model, flags):
         status = 1
     if flags.out is not None:
@@ -52,8 +49,7 @@ def main(flags: ProgramFlags) -> int:
 
 def _model(flags: ProgramFlags) -> CompiledProgram:
     if local_path(flags.program).suffix.lower() == ".json":
-        given = flags.verify or flags.weights is not None
-        if given:
+        if flags.verify or flags.weights is not None:
             raise InputError(
                 got=f"--verify or --weights for {flags.program}, which holds no definition",
                 expected="a name of the library or a Python file",
@@ -73,25 +69,28 @@ def _model(flags: ProgramFlags) -> CompiledProgram:
 
 def _require_domains(model: CompiledProgram, example: Example) -> None:
     """Refuse weights that were compiled for other sequences than those of the program."""
-    found = model.domains
-    wanted = (typed(example.vocabulary), example.max_len, example.causal)
-    if (typed(tuple(found.vocabulary)), found.max_len, found.causal) != wanted:
+    domains = model.domains
+    of_program = (typed(example.vocabulary), example.max_len, example.causal)
+    of_weights = (typed(tuple(domains.vocabulary)), domains.max_len, domains.causal)
+    if of_weights != of_program:
+        causality = {True: "causal", False: "not causal"}
         raise InputError(
             got=(
-                f"weights for {found.max_len} tokens of {list(found.vocabulary)}, "
-                f"{'' if found.causal else 'not '}causal"
+                f"weights for {domains.max_len} tokens of {list(domains.vocabulary)}, "
+                f"{causality[domains.causal]}"
             ),
             expected=(
                 f"{example.max_len} tokens of {list(example.vocabulary)}, "
-                f"{'' if example.causal else 'not '}causal"
+                f"{causality[example.causal]}"
             ),
             fix="Use the weights of this program.",
         )
 
 
 def _run(model: CompiledProgram, text: str) -> bool:
-    """Print a line for each position; whether the transformer agrees with the definition, if there
-    is one.
+    """Print a line for each position; return whether transformer and definition agree.
+
+    Without a definition they do.
     """
     tokens = tokens_in(text, model.domains.vocabulary)
     outputs = model.run(tokens)
@@ -101,13 +100,13 @@ def _run(model: CompiledProgram, text: str) -> bool:
     ]
     agrees = [True]
     if model.program is not None:
-        wanted = model.program(tokens, causal=model.domains.causal)
-        agrees = [
-            agree(model, output, value) for output, value in zip(outputs, wanted, strict=True)
-        ]
+        defined_values = model.program(tokens, causal=model.domains.causal)
+        pairs = zip(outputs, defined_values, strict=True)
+        agrees = [agree(model, output, value) for output, value in pairs]
         column = ["definition"]
-        for value, same in zip(wanted, agrees, strict=True):
-            column.append(value_in_words(value) + ("" if same else "  differs"))
+        for value, same in zip(defined_values, agrees, strict=True):
+            note = "" if same else "  differs"
+            column.append(value_in_words(value) + note)
         columns.append(column)
     _print_table(columns)
     return all(agrees)
@@ -121,7 +120,7 @@ def _print_table(columns: Sequence[Sequence[str]]) -> None:
 
 
 def _verify(model: CompiledProgram, flags: ProgramFlags) -> bool:
-    """Print the certificate; whether it holds."""
+    """Print the certificate; return whether it holds."""
     certificate = verify_program(model, limit=flags.limit, seconds=flags.seconds or math.inf)
     say(f"\n{certificate}")
     if certificate.verdict == "undecided" and certificate.num_run < certificate.num_different:

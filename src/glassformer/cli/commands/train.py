@@ -1,6 +1,4 @@
-"""``glassformer train``: train a decoder on a text or on the recurrence, in a directory that can be
-continued.
-"""
+"""``glassformer train``: train a decoder on a text or the recurrence, in a run directory."""
 
 import os
 import shlex
@@ -36,7 +34,7 @@ def run(flags: TrainFlags) -> TrainingResult:
     _require_memory(flags)
     data = open_data(flags.data, flags.seq_len, flags.seed)
     longest = flags.model.max_seq_len
-    if not data.seq_len <= longest:
+    if data.seq_len > longest:
         raise InputError(
             got=f"sequences of {data.seq_len} tokens with max_seq_len = {longest}",
             expected="sequences that the model can read",
@@ -53,15 +51,15 @@ def run(flags: TrainFlags) -> TrainingResult:
         metric=data.metric,
         balance_weight=flags.balance_weight if config.balance_experts else 0.0,
     )
-    # Under a launcher, from the first process only.
-    tell: Callable[[str], object]
+    # Under a launcher, only the first process prints.
+    report: Callable[[str], object]
     if open_accelerator(flags.training.precision).is_local_main_process:
-        tell = say
+        report = say
     else:
-        tell = str
-    tell(f"model: {sum(weight.numel() for weight in model.parameters()):,} parameters")
-    tell(f"data: {data.summary}")
-    tell(f"run: {flags.run}")
+        report = str
+    report(f"model: {sum(weight.numel() for weight in model.parameters()):,} parameters")
+    report(f"data: {data.summary}")
+    report(f"run: {flags.run}")
     result = train(
         model,
         task,
@@ -71,17 +69,15 @@ def run(flags: TrainFlags) -> TrainingResult:
         description=described,
         advice=None,  # _outcome() has the whole command
     )
-    tell("\n".join(_outcome(flags, data, result)))
+    report("\n".join(_outcome(flags, data, result)))
     return result
 
 
 def _require_memory(flags: TrainFlags) -> None:
-    """Refuse sizes that cannot fit before memory is taken: the system would end the process without
-    a message.
+    """Refuse sizes that cannot fit into memory: the system would end the process without a message.
 
-    Counted is what is sure to be needed at once: weights, gradients and what the optimiser keeps;
-    of the tokens of one pass the logits and the residual stream after each layer; and the
-    sequences.
+    The sum is a lower bound. It has the weights, their gradients and the optimiser's state; the
+    logits and the residual stream after each layer for the tokens of one pass; and the sequences.
     """
     model = flags.model
     training = flags.training
@@ -94,13 +90,13 @@ def _require_memory(flags: TrainFlags) -> None:
     needed += 4 * tokens * (model.vocab_size + model.num_layers * model.hidden_dim)
     needed += 8 * seq_len * (training.batch_size + held_out)
     available = available_memory()
-    if available is not None and not needed <= available:
+    if available is not None and needed > available:
         raise InputError(
             got=(
                 f"--model, --training and --seq-len sizes that take at least {byte_size(needed)} "
                 "of memory"
             ),
-            expected=f"at most the {byte_size(available or 0)} that this process may take now",
+            expected=f"at most the {byte_size(available)} that this process may take now",
             fix="Choose smaller ones.",
         )
 
@@ -116,24 +112,23 @@ def main(flags: TrainFlags) -> int:
 
 
 def _data_description(flags: TrainFlags, data: TrainingData) -> dict[str, Any]:
-    """The stored description of the data; a text file that only moved since the start is the same
-    text.
-    """
+    """Return the stored description of the data; a text file may have moved since the start."""
     if not flags.resume:
         return data.description
     earlier = read_run(flags.run).data
-    moved = {**data.description, "path": earlier.get("path")}
-    return earlier if moved == earlier else data.description
+    if {**data.description, "path": earlier.get("path")} == earlier:
+        return earlier
+    return data.description
 
 
 def _outcome(flags: TrainFlags, data: TrainingData, result: TrainingResult) -> list[str]:
-    """The last lines: the best evaluation, and the commands to continue or to generate."""
+    """Return the last lines: the best evaluation, and the command to continue or generate."""
     lines = []
     if result.best is not None:
         metrics = dict(result.evaluations).get(result.best.step, {data.metric: result.best.value})
-        told = {"loss": "loss {:.4f} nats per token", "accuracy": "accuracy {:.4f}"}
+        formats = {"loss": "loss {:.4f} nats per token", "accuracy": "accuracy {:.4f}"}
         numbers = ", ".join(
-            text.format(metrics[name]) for name, text in told.items() if name in metrics
+            text.format(metrics[name]) for name, text in formats.items() if name in metrics
         )
         lines.append(f"best: {numbers} after step {result.best.step:,}")
     if data.optimal_accuracy is not None:
@@ -149,8 +144,5 @@ def _outcome(flags: TrainFlags, data: TrainingData, result: TrainingResult) -> l
             f"ended after {flags.training.patience} evaluations in a row without a better "
             f"{data.metric}"
         )
-    if data.description["kind"] == RECURRENCE:
-        prompt = '"1 2 3"'
-    else:
-        prompt = '"Once"'
+    prompt = '"1 2 3"' if data.description["kind"] == RECURRENCE else '"Once"'
     return [*lines, f"generate: glassformer generate {directory} {prompt}"]

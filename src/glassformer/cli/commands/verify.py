@@ -1,6 +1,4 @@
-"""``glassformer verify``: does a head in a file solve a task? The proof, or the first sequence on
-which it does not.
-"""
+"""``glassformer verify``: prove that a head solves a task, or print a sequence where it fails."""
 
 import json
 
@@ -16,24 +14,23 @@ from glassformer.files import any_file, no_file, require_absent, write_text
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead
 from glassformer.handcraft.task_files import read_task
 from glassformer.handcraft.tasks import TASKS, Task
-from glassformer.handcraft.verification import Failure, verify
+from glassformer.handcraft.verification import Certificate, Failure, verify
 from glassformer.handcraft.weight_files import read_head
 
 MOST_ROWS = 24
 MOST_KEYS = 8
 LONGEST = 60
-"""Positions around the failing one, and keys, that are listed; characters of an output."""
+"""Most rows and keys of the table, and the longest text of an output."""
 
 
 def built_in(name: str, letters: str | None, max_len: int | None) -> Task:
-    """The built-in task of this name; ``None`` leaves its own letters or length."""
+    """Return the built-in task of this name; ``None`` keeps its own letters or length."""
     chosen = {"letters": letters, "max_len": max_len}
     return TASKS[name](**{key: value for key, value in chosen.items() if value is not None})
 
 
 def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | None) -> str:
-    """The sequence of ``failure``: its outputs and the expected ones, and what the failing position
-    attends to.
+    """Return the failing sequence as text: outputs, expected ones, and the position's attention.
 
     Attention is computed in float64. Without a ``tolerance``, only the readout of an output has to
     be right.
@@ -43,32 +40,31 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
     trace = NumpyHead(head).trace(space.one_hot(cases.block)[0])
     first = int(space.has_cls)
     names = enumerate(space.token_names[token] for token in cases.block.tokens[0])
-    numbered = [str(name) if i < first else f"{i - first} {name}" for i, name in names]
-    got = trace.output[first:].copy()
-    wanted = cases.target[0, first:]
+    numbered = [f"{i - first} {name}" if i >= first else str(name) for i, name in names]
+    outputs = trace.output[first:].copy()
+    targets = cases.target[0, first:]
     # The failing output was computed in float32 if so requested; the trace is in float64.
-    got[failure.position] = failure.output
-    if tolerance is None:
-        right = task.is_right(got, wanted)
-    else:
-        right = np.abs(got - wanted).max(axis=1) <= tolerance
-    error = np.abs(got - wanted).max(axis=1)
+    outputs[failure.position] = failure.output
+    error = np.abs(outputs - targets).max(axis=1)
+    right = task.is_right(outputs, targets) if tolerance is None else error <= tolerance
     marked = failure.position
-    first_row = max(0, min(marked - MOST_ROWS // 2, len(got) - MOST_ROWS))
-    rows = range(first_row, min(len(got), first_row + MOST_ROWS))
-    texts = {row: (_numbers(wanted[row]), _numbers(got[row])) for row in rows}
-    left, middle = (max(6, *(len(pair[side]) for pair in texts.values())) for side in (0, 1))
+    first_row = max(0, min(marked - MOST_ROWS // 2, len(outputs) - MOST_ROWS))
+    rows = range(first_row, min(len(outputs), first_row + MOST_ROWS))
+    target_texts = [_numbers(targets[row]) for row in rows]
+    output_texts = [_numbers(outputs[row]) for row in rows]
+    left = max(6, *map(len, target_texts))
+    middle = max(6, *map(len, output_texts))
     margin = max(len(name) for name in numbered)
     lines = [f"{'':{margin + 2}}  {'wanted':<{left}}  {'got':<{middle}}  largest error"]
-    for row, (one, other) in texts.items():
+    for row, target, output in zip(rows, target_texts, output_texts, strict=True):
         mark = "> " if row == marked else "  "
         end = "" if right[row] else "  wrong"
         name = numbered[row + first]
         lines.append(
-            f"{mark}{name:>{margin}}  {one:<{left}}  {other:<{middle}}  {error[row]:.2g}{end}"
+            f"{mark}{name:>{margin}}  {target:<{left}}  {output:<{middle}}  {error[row]:.2g}{end}"
         )
-    if len(rows) < len(got):
-        lines.append(f"  listed: {rows[0] + 1} to {rows[-1] + 1} of {len(got)}")
+    if len(rows) < len(outputs):
+        lines.append(f"  listed: {rows[0] + 1} to {rows[-1] + 1} of {len(outputs)}")
     weights = trace.weights[marked + first]
     strongest = [
         key for key in np.argsort(-weights, kind="stable")[:MOST_KEYS] if weights[key] >= 0.005
@@ -81,17 +77,35 @@ def show(head: HeadWeights, task: Task, failure: Failure, tolerance: float | Non
 
 
 def _numbers(row: Float[np.ndarray, " v_dim"]) -> str:
-    text = " ".join(
-        f"{number + 0.0:.4g}" if abs(number) >= 5e-5 else "0" for number in row.tolist()
+    numbers = [f"{number + 0.0:.4g}" if abs(number) >= 5e-5 else "0" for number in row.tolist()]
+    text = " ".join(numbers)
+    if len(text) > LONGEST:
+        return f"{text[: LONGEST - 3]}..."
+    return text
+
+
+def _advice(certificate: Certificate) -> str:
+    """Return how to decide an undecided verdict."""
+    if certificate.rests_on == "samples":
+        return (
+            f"To run them all, pass --limit {certificate.num_possible} or more, or choose shorter "
+            "sequences."
+        )
+    if certificate.rests_on == "the bound":
+        return (
+            "The bound is above the tolerance: sharper scores (Qm times a factor) lower it, unless "
+            "it is rounding."
+        )
+    return (
+        "Rounding decides: another order of sums may give another verdict. Move these outputs away "
+        "from there."
     )
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def main(flags: VerifyFlags) -> int:
     """Verify, print the certificate and a counterexample, and write the requested JSON.
 
-    Returns the exit status: 0 if the head is proved to solve the task, else 1: it fails, or is
-    undecided.
+    Returns exit status 0 if the head is proved to solve the task, else 1: it fails or is undecided.
     """
     if flags.json is not None:
         require_absent(flags.json, flags.overwrite)
@@ -100,12 +114,16 @@ def main(flags: VerifyFlags) -> int:
         task = read_task(flags.task_file, flags.run_python)
     else:
         task = built_in(str(flags.task), flags.letters, flags.max_len)
-    named = {"task": task.tolerance, "readout": None}
-    if isinstance(flags.tolerance, str):
-        tolerance = named[flags.tolerance]
+    tolerance: float | None
+    if flags.tolerance == "task":
+        tolerance = task.tolerance
+    elif flags.tolerance == "readout":
+        tolerance = None
     else:
         tolerance = flags.tolerance
-    dtype = torch.float32 if flags.float32 else torch.float64
+    dtype = torch.float64
+    if flags.float32:
+        dtype = torch.float32
     try:
         certificate = verify(head, task, tolerance=tolerance, dtype=dtype, limit=flags.limit)
     except InputError as error:
@@ -114,24 +132,11 @@ def main(flags: VerifyFlags) -> int:
     failure = certificate.counterexample
     if failure is not None:
         say(
-            f"\n{failure.sequence}, with the failing position "
-            f"marked:\n\n{show(head, task, failure, tolerance)}"
+            f"\n{failure.sequence}, with the failing position marked:\n\n"
+            f"{show(head, task, failure, tolerance)}"
         )
-    if certificate.verdict == "undecided" and certificate.rests_on not in ("samples", "the bound"):
-        say(
-            "\nRounding decides: another order of sums may give another verdict. Move these "
-            "outputs away from there."
-        )
-    elif certificate.verdict == "undecided" and certificate.rests_on == "samples":
-        say(
-            f"\nTo run them all, pass --limit {certificate.num_possible} or more, or choose "
-            "shorter sequences."
-        )
-    elif certificate.verdict == "undecided":
-        say(
-            "\nThe bound is above the tolerance: sharper scores (Qm times a factor) lower it, "
-            "unless it is rounding."
-        )
+    if certificate.verdict == "undecided":
+        say(f"\n{_advice(certificate)}")
     if flags.json is not None:
         text = json.dumps(certificate.to_json(), indent=2, allow_nan=False) + "\n"
         with writing(flags.json):
