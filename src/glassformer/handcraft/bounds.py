@@ -211,12 +211,12 @@ def require_as_built(
             fix="Verify it outside.",
         )
     if like is None:
-        wanted = {}
+        settings = {}
     else:
-        wanted = {name: _settings(each) for name, each in like.named_modules()}
-    found = wanted and {name: _settings(each) for name, each in model.named_modules()}
+        settings = {name: _settings(each) for name, each in like.named_modules()}
+    model_settings = settings and {name: _settings(each) for name, each in model.named_modules()}
     changed = sorted(
-        name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)
+        name for name in model_settings.keys() | settings.keys() if model_settings.get(name) != settings.get(name)
     )
     if changed:
         raise InputError(
@@ -246,12 +246,12 @@ def _settings(module: nn.Module) -> dict[str, str]:
     themselves alone.
     """
     every = vars(nn.Module())
-    own = {"type": type(module)} | {
+    settings = {"type": type(module)} | {
         name: each for name, each in vars(module).items() if name not in every
     }
     return {
         name: repr(each.tolist() if isinstance(each, Tensor) else each)
-        for name, each in own.items()
+        for name, each in settings.items()
     }
 
 

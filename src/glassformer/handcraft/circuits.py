@@ -221,34 +221,34 @@ def require_fits(weights: HeadWeights, space: SequenceSpace) -> None:
     """
     cls = " and CLS" if space.has_cls else ""
     position = "" if weights.pos is None else " and the position"
-    got = f"Km of shape {list(weights.Km.shape)} with pos of {weights.pos_dim} columns"
-    got += f", so inputs of length {weights.input_dim}"
+    description = f"Km of shape {list(weights.Km.shape)} with pos of {weights.pos_dim} columns"
+    description += f", so inputs of length {weights.input_dim}"
     expected = f"{space.num_tokens} + {weights.pos_dim} = {space.num_tokens + weights.pos_dim} rows"
     expected += f", for {len(space.letters)} letters{cls}{position}"
     fix = "Give Km, Qm and Vm one row for each token and below them one for each column of pos."
     if weights.input_dim != space.num_tokens:
         raise InputError(
-            got=got,
+            got=description,
             expected=expected,
             fix=fix,
         )
     rows = weights.max_seq_len
-    got = f"pos of shape {[rows, weights.pos_dim]}"
+    description = f"pos of shape {[rows, weights.pos_dim]}"
     expected = f"at least {space.num_positions} rows"
     fix = f"Give pos a row for each position of the longest sequence{', CLS included' if space.has_cls else ''}."
     if rows is not None and not rows >= space.num_positions:
         raise InputError(
-            got=got,
+            got=description,
             expected=expected,
             fix=fix,
         )
 
 
 def _require_basis(matrix: Float[np.ndarray, "rows columns"], size: int, name: str) -> None:
-    got = f"a change of basis of shape {list(matrix.shape)}"
+    description = f"a change of basis of shape {list(matrix.shape)}"
     if matrix.shape != (size, size):
         raise InputError(
-            got=got,
+            got=description,
             expected=f"[{size}, {size}], {name} x {name}",
             fix="Use random_basis() for one.",
         )
@@ -256,10 +256,10 @@ def _require_basis(matrix: Float[np.ndarray, "rows columns"], size: int, name: s
         condition = float(np.linalg.cond(matrix))
     else:
         condition = np.nan
-    got = f"a change of basis of condition {condition:.2g}"
+    description = f"a change of basis of condition {condition:.2g}"
     if not condition <= _WORST_CONDITION:
         raise InputError(
-            got=got,
+            got=description,
             expected=f"a finite, invertible matrix of condition at most {_WORST_CONDITION:.0e}",
             fix="Use a better conditioned one, such as random_basis().",
         )

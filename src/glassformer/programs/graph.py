@@ -75,14 +75,14 @@ def draw_graph(program: Variable, domains: Domains) -> str:
     rows = []
     for place, node in enumerate(graph(program)):
         if node.sources:
-            made = f"{node.part.kind} of {', '.join(map(str, node.sources))}"
+            origin = f"{node.part.kind} of {', '.join(map(str, node.sources))}"
         else:
-            made = node.part.kind
+            origin = node.part.kind
         if isinstance(node.part, Variable):
             known = values_in_words(domains.of(node.part))
         else:
             known = ""
-        rows.append((str(place), made, node.name, known))
+        rows.append((str(place), origin, node.name, known))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         f"{row[0]:>{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()

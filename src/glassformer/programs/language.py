@@ -372,10 +372,10 @@ def selector_width(selector: Selector, label: str = "") -> Variable:
     return Width(selector, label)
 
 
-def _require_variable(name: str, given: object) -> None:
-    if not isinstance(given, Variable):
+def _require_variable(name: str, variable: object) -> None:
+    if not isinstance(variable, Variable):
         raise InputError(
-            got=f"{name} = {given}",
+            got=f"{name} = {variable}",
             expected="a variable",
             fix="Build it from tokens and indices.",
         )
@@ -395,13 +395,17 @@ def _exact(number: Any) -> Fraction:
 def _linear(*terms: tuple[Any, Any]) -> Variable:
     """The sum of the terms, each a variable or a number and its factor."""
     sums: dict[Variable, Fraction] = {}
-    for each, factor in terms:
-        if isinstance(each, Variable):
-            sums[each] = sums.get(each, Fraction(0)) + _exact(factor)
+    for operand, factor in terms:
+        if isinstance(operand, Variable):
+            sums[operand] = sums.get(operand, Fraction(0)) + _exact(factor)
     sources = tuple(sums)
     factors = tuple(sums.values())
     constant = sum(
-        (_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)),
+        (
+            _exact(operand) * factor
+            for operand, factor in terms
+            if not isinstance(operand, Variable)
+        ),
         Fraction(0),
     )
     for number in (constant, *factors):
@@ -417,8 +421,8 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
         return total
 
     pieces = [
-        f"{'-' if factor < 0 else '+'} {each if abs(factor) == 1 else f'{abs(factor)} * {each}'}"
-        for each, factor in terms
+        f"{'-' if factor < 0 else '+'} {operand if abs(factor) == 1 else f'{abs(factor)} * {operand}'}"
+        for operand, factor in terms
     ]
     label = " ".join(pieces).removeprefix("+ ")
     return Elementwise(function, sources, label=f"({label})", linear=(factors, constant))
@@ -541,8 +545,8 @@ def refuse_endless(program: Variable) -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        got = f"{program}, with hundreds of parts on one another"
-        raise InputError(got, "fewer", "Split the program.") from None
+        description = f"{program}, with hundreds of parts on one another"
+        raise InputError(description, "fewer", "Split the program.") from None
 
 
 @dataclass
@@ -616,5 +620,7 @@ def fulfils(part: Select, key: Value, query: Value) -> bool:
         problem = f"gave {_shown(result)}"
     except Exception as error:
         problem = f"raised {first_line(error)}"
-    got = f"the predicate of {part} of key {_shown(key)} and query {_shown(query)}, which {problem}"
-    raise InputError(got, "True or False", "Make the predicate defined for all values.")
+    description = (
+        f"the predicate of {part} of key {_shown(key)} and query {_shown(query)}, which {problem}"
+    )
+    raise InputError(description, "True or False", "Make the predicate defined for all values.")

@@ -83,8 +83,8 @@ def detect(values: Variable, pattern: Sequence[Value]) -> Variable:
             fix="Pass what to look for.",
         )
     places = reversed(list(enumerate(reversed(pattern))))
-    found = [shift(values == value, back) if back else values == value for back, value in places]
-    return reduce(operator.and_, found).named(f"ends in {pattern}")
+    matches = [shift(values == value, back) if back else values == value for back, value in places]
+    return reduce(operator.and_, matches).named(f"ends in {pattern}")
 
 
 def reverse(values: Variable = tokens) -> Variable:
@@ -298,11 +298,11 @@ def recurrence(modulus: int) -> Variable:
                 return a, b
         return None
 
-    found = elementwise(solve, *(fetch(tokens, n) for n in range(4)), label="a, b")
+    coefficients = elementwise(solve, *(fetch(tokens, n) for n in range(4)), label="a, b")
     older = elementwise(
-        lambda ab, x: ab[0] * x % modulus, found, shift(tokens, 1), label="a x(n-1)"
+        lambda ab, x: ab[0] * x % modulus, coefficients, shift(tokens, 1), label="a x(n-1)"
     )
-    newer = elementwise(lambda ab, x: ab[1] * x % modulus, found, tokens, label="b x(n)")
+    newer = elementwise(lambda ab, x: ab[1] * x % modulus, coefficients, tokens, label="b x(n)")
     return elementwise(lambda u, v: (u + v) % modulus, older, newer, label="next term")
 
 
@@ -342,12 +342,12 @@ def machine(size: int) -> Variable:
         lambda w, c: {"stays": c, "jumps": 0}.get(w, (c + 2) % size), goes, counter, label="ahead"
     )
     jump = elementwise(lambda w, x: x if w == "jumps" else 0, goes, operand, label="jump")
-    kept = elementwise(
+    unchanged = elementwise(
         lambda c, number: 0 if c == "load" else number, code, accumulator, label="kept"
     )
     signs = {"load": 1, "add": 1, "sub": -1}
     added = elementwise(lambda c, number: signs.get(c, 0) * number, code, content, label="added")
-    result = elementwise(lambda number: number % size, kept + added, label="next accumulator")
+    result = elementwise(lambda number: number % size, unchanged + added, label="next accumulator")
     target = elementwise(lambda c, x: x if c == "store" else -1, code, operand, label="stored at")
     source = elementwise(
         lambda i, t: "stored" if i == t else i if i < 2 else "kept", indices, target, label="source"
@@ -460,10 +460,10 @@ def read_program(name: Path | str, run_python: bool = False) -> Example:
             fix=known_name(str(name), tuple(PROGRAMS)),
         )
     require_permission(path, run_python)
-    made = run_python_file(path, ("program", "vocabulary", "max_len"))
+    definitions = run_python_file(path, ("program", "vocabulary", "max_len"))
     with in_file(path):
-        program = made["program"]
-        causal = made.get("causal", False)
+        program = definitions["program"]
+        causal = definitions.get("causal", False)
         got = f"program = {short(repr(program))}"
         if not isinstance(program, Variable):
             raise InputError(
@@ -477,9 +477,13 @@ def read_program(name: Path | str, run_python: bool = False) -> Example:
                 expected="True or False",
                 fix="Change it.",
             )
-        domains = Domains(made["vocabulary"], made["max_len"], causal)
+        domains = Domains(definitions["vocabulary"], definitions["max_len"], causal)
         return Example(
-            program, tuple(domains.vocabulary), domains.max_len, str(made.get("about", "")), causal
+            program,
+            tuple(domains.vocabulary),
+            domains.max_len,
+            str(definitions.get("about", "")),
+            causal,
         )
 
 
@@ -498,7 +502,7 @@ def tokens_in(text: str, vocabulary: Sequence[Value]) -> list[Value]:
         )
     letters = all(len(name) == 1 for name in names)
     if letters:
-        pieces = [each for each in text if each in names or not each.isspace()]
+        pieces = [character for character in text if character in names or not character.isspace()]
     else:
         pieces = text.split()
     unknown = [piece for piece in pieces if piece not in names]

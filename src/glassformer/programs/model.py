@@ -155,8 +155,8 @@ class CompiledProgram(nn.Module):
         kinds = np.array(
             [places[typed(value)] for _, value in self.codes or ()]
         )  # two codes may be of one value
-        wanted = np.array([places.get(typed(value), -1) for value in values])[column]
-        return (kinds[self.nearest(outputs)] != wanted) | ~np.isfinite(outputs)
+        targets = np.array([places.get(typed(value), -1) for value in values])[column]
+        return (kinds[self.nearest(outputs)] != targets) | ~np.isfinite(outputs)
 
     def batch(
         self,
@@ -188,11 +188,11 @@ class CompiledProgram(nn.Module):
         """The program; :class:`InputError` where there is none."""
         if not isinstance(self.program, Variable):
             if self.program is None:
-                got = "a model without its program"
+                description = "a model without its program"
             else:
-                got = f"program = {self.program!r}"
+                description = f"program = {self.program!r}"
             raise InputError(
-                got,
+                description,
                 "a program to compare it with",
                 "Assign model.program, which a file does not hold.",
             )
@@ -225,7 +225,7 @@ class CompiledProgram(nn.Module):
     @property
     def num_parameters(self) -> int:
         """All numbers in its weights."""
-        return sum(each.numel() for each in self.parameters())
+        return sum(parameter.numel() for parameter in self.parameters())
 
 
 def make_block(

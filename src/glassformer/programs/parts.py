@@ -35,7 +35,9 @@ class StreamVariable:
 
         None of them where the variable is stored as a number.
         """
-        tables = [each.values for each in self.coordinates if each.values is not None]
+        tables = [
+            coordinate.values for coordinate in self.coordinates if coordinate.values is not None
+        ]
         if len(tables) < len(self.coordinates) or not tables:
             return []
         far = [
@@ -79,7 +81,11 @@ def written_by(model: CompiledProgram, layer: int, head: int) -> list[str]:
     columns = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
     written = set(attention.output.weight[:, columns].any(1).nonzero()[:, 0].tolist())
     time = 2 * layer + 1
-    names = [each.name for each in model.coordinates if each.born == time and each.index in written]
+    names = [
+        coordinate.name
+        for coordinate in model.coordinates
+        if coordinate.born == time and coordinate.index in written
+    ]
     return list(dict.fromkeys(names))
 
 
@@ -144,5 +150,5 @@ def describe(model: CompiledProgram) -> str:
 def _ranges(numbers: Sequence[int]) -> str:
     """Numbers as ranges: "0-2, 5"."""
     consecutive = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    found = [[number for _, number in run] for _, run in consecutive]
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
+    runs = [[number for _, number in run] for _, run in consecutive]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -60,10 +60,10 @@ def outputs_within(
     units = [_units(layer) for layer in network.layers]
     with np.errstate(all="ignore"):
         parts = [
-            _outputs(network, units, sequences[at : at + step], causal)
-            for at in range(0, len(sequences), step)
+            _outputs(network, units, sequences[start : start + step], causal)
+            for start in range(0, len(sequences), step)
         ]
-    return Ball(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    return Ball(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def _outputs(
@@ -84,11 +84,11 @@ def _outputs(
         seen = np.tri(length, dtype=bool)
     else:
         seen = np.ones((length, length), dtype=bool)
-    for layer, of_layer in zip(network.layers, units, strict=True):
+    for layer, units_of_layer in zip(network.layers, units, strict=True):
         x = _sum(network, x, _linear(network, _attention(network, x, layer, seen), layer.output))
-        x = _functions(network, x, layer, of_layer)
-    found = _linear(network, x, network.output)
-    return Ball(found.middle[..., 0], found.radius[..., 0])
+        x = _functions(network, x, layer, units_of_layer)
+    output = _linear(network, x, network.output)
+    return Ball(output.middle[..., 0], output.radius[..., 0])
 
 
 def _relative(network: Network, roundings: Array | Int[np.ndarray, "..."]) -> Array:
@@ -231,9 +231,9 @@ def _functions(network: Network, x: Ball, layer: LayerWeights, units: "_Units") 
     risen = risen + 8 * FLOAT64_ROUNDOFF * (active[..., first] + active[..., second])
     added = added + risen @ weight[:, first].T
     # What pairs that are the negative of each other add is linear, together with the stream.
-    kept = np.eye(x.middle.shape[-1]) + down.weight[:, units.linear] @ up.weight[units.linear]
+    carried = np.eye(x.middle.shape[-1]) + down.weight[:, units.linear] @ up.weight[units.linear]
     middle = x.middle + np.maximum(hidden, 0.0) @ down.weight.T + down.bias
-    radius = x.radius @ np.abs(kept).T + added
+    radius = x.radius @ np.abs(carried).T + added
     terms = x.size + active @ weight.T + np.abs(down.bias)
     radius = radius + np.where(terms > x.size, _relative(network, np.array(2)) * terms, 0.0)
     return Ball(middle, radius * _OWN)
@@ -271,16 +271,16 @@ def _units(layer: LayerWeights) -> _Units:
 def _matched(
     units: list[int],
     rows: Float[np.ndarray, "unit number"],
-    wanted: Float[np.ndarray, "unit number"],
+    partner_rows: Float[np.ndarray, "unit number"],
 ) -> tuple[list[tuple[int, int]], list[int]]:
     """Pairs of units of which the second wants the row of the first, and the units without a
     partner.
     """
-    rows, wanted = rows + 0.0, wanted + 0.0  # turns -0 into 0
+    rows, partner_rows = rows + 0.0, partner_rows + 0.0  # turns -0 into 0
     pairs = []
     waiting = dict[bytes, list[int]]()
     for unit in units:
-        partners = waiting.get(wanted[unit].tobytes())
+        partners = waiting.get(partner_rows[unit].tobytes())
         if partners:
             pairs.append((partners.pop(), unit))
         else:

@@ -302,7 +302,7 @@ def _plain(value: Value) -> Any:
         return {"fraction": [_plain(value.numerator), _plain(value.denominator)]}
     if isinstance(value, float):
         return {"float": value}
-    return {"tuple": [_plain(each) for each in value]}
+    return {"tuple": [_plain(item) for item in value]}
 
 
 def _value(plain: Any, depth: int = 0) -> Value:

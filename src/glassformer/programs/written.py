@@ -63,11 +63,11 @@ def read_written(text: str, vocabulary: Sequence[Value]) -> Variable:
     require(
         "\\" not in text, "a backslash", "a text without", "Remove it."
     )  # of which the parser would warn
-    found = None
+    result = None
     reader = _Reader(vocabulary)
     try:
         for line in ast.parse(text).body:
-            found = reader.line(line)
+            result = reader.line(line)
     except InputError:
         raise
     except SyntaxError as error:
@@ -80,14 +80,14 @@ def read_written(text: str, vocabulary: Sequence[Value]) -> Variable:
             f"a text that cannot be read: {first_line(error)}", expected, "Correct it."
         ) from None
     expected = "a variable in the last line"
-    if not isinstance(found, Variable):
+    if not isinstance(result, Variable):
         raise InputError(
             got=short(text.strip()[-40:]),
             expected=expected,
             fix="End with what the program computes.",
         )
-    assert isinstance(found, Variable)
-    return found
+    assert isinstance(result, Variable)
+    return result
 
 
 class _Reader:
