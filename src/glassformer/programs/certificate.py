@@ -232,8 +232,8 @@ def verify_program(
             break
         ids = letters[block]
         run = _Run.of(model, ids)
-        definition.add(run.wanted)
-        error = np.abs(run.outputs - run.wanted)
+        definition.add(run.targets)
+        error = np.abs(run.outputs - run.targets)
         error = np.where(np.isnan(error), np.inf, error)
         error = np.where(run.defined, error, 0.0)
         if codes is None:
@@ -364,7 +364,7 @@ class _Run(NamedTuple):
     outputs: np.ndarray
     defined: np.ndarray
     """True where the program has a value."""
-    wanted: np.ndarray
+    targets: np.ndarray
     """The number of the program's value."""
     column: np.ndarray
     values: Sequence[Value]
@@ -424,7 +424,7 @@ class _Judge:
             exact_network = self.network._replace(roundoff=FLOAT64_ROUNDOFF)
             exact = outputs_within(exact_network, run.ids, causal)
             self._measure(run, exact)
-            distance = np.abs(exact.middle - run.wanted) * (1 + _OF_A_DIFFERENCE)
+            distance = np.abs(exact.middle - run.targets) * (1 + _OF_A_DIFFERENCE)
             left = self.allowed - exact.radius - distance
             by_measured = doubtful & (left >= self._reserve)
             _, misread = self._certainty(run, Ball(exact.middle, exact.radius + self._reserve))
@@ -463,7 +463,7 @@ class _Judge:
             self.measured = max(self.measured, largest)
 
     def _certainty(self, run: _Run, within: Ball) -> tuple[np.ndarray, np.ndarray]:
-        return _certainty(self.model, within, run.wanted, run.column, run.values, self.allowed)
+        return _certainty(self.model, within, run.targets, run.column, run.values, self.allowed)
 
     def _example(self, run: _Run, row: int, position: int) -> Example:
         sequence = tuple(self.model.domains.vocabulary[token] for token in run.ids[row])

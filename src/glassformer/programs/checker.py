@@ -162,7 +162,11 @@ class Form(NamedTuple):
     def at(self, columns: slice) -> Form:
         """Return some of the numbers."""
         tables = {key: table[:, columns] for key, table in self.tables.items()}
-        return Form(tables, self.constant[columns], self.radius[columns])
+        return Form(
+            tables=tables,
+            constant=self.constant[columns],
+            radius=self.radius[columns],
+        )
 
 
 class _Scores(NamedTuple):
@@ -313,8 +317,16 @@ class _Checker:
         rows = np.empty_like(network.embedding)
         rows[domains.places(tokens, domains.vocabulary)] = network.embedding
         zero = np.zeros(rows.shape[1])
-        of_tokens = Form({self.key(tokens): rows}, zero, zero)
-        of_indices = Form({self.key(indices): network.positions[:max_len]}, zero, zero)
+        of_tokens = Form(
+            tables={self.key(tokens): rows},
+            constant=zero,
+            radius=zero,
+        )
+        of_indices = Form(
+            tables={self.key(indices): network.positions[:max_len]},
+            constant=zero,
+            radius=zero,
+        )
         x = self.add(of_tokens, of_indices)
         for layer, claim in zip(network.layers, claims, strict=True):
             self.watch(x)
@@ -422,7 +434,10 @@ class _Checker:
         return np.where(occurs, self.places[request], -1)
 
     def tabulate(
-        self, part: Variable, basis: Sequence[int], domains: Sequence[tuple[Value, ...]]
+        self,
+        part: Variable,
+        basis: Sequence[int],
+        domains: Sequence[tuple[Value, ...]],
     ) -> Places:
         """Return the index of a variable's value for each combination of values of ``domains``."""
         if not set(self.basis(part, basis)) <= set(basis):
@@ -447,7 +462,11 @@ class _Checker:
     def rounding(self, count: Any) -> Any:
         """Return the relative error of so many roundings, of the transformer and of the checker."""
         total = np.asarray(count * self.network.roundoff)
-        of_network = np.where(total < 1, total / np.where(total < 1, 1 - total, 1), np.inf)
+        of_network = np.where(
+            total < 1,
+            total / np.where(total < 1, 1 - total, 1),
+            np.inf,
+        )
         return of_network + _float64_rounding(1.0, count)
 
     def rounded(self, map: Affine, sizes: Array, executed: bool = True) -> Array:
@@ -475,7 +494,11 @@ class _Checker:
         """Return the middle and half the range of the numbers that a table adds."""
         if self.values(key) is None:
             size = np.abs(table[0])
-            span = np.where(size > 0, size * self.span(self.variables[key]), 0)
+            span = np.where(
+                size > 0,
+                size * self.span(self.variables[key]),
+                0,
+            )
             return np.zeros_like(size), span
         low = table.min(0)
         high = table.max(0)
@@ -494,7 +517,11 @@ class _Checker:
         """Return a linear map of ``x``."""
         radius = np.abs(map.weight) @ x.radius + self.rounded(map, self.size(x), executed)
         tables = {key: table @ map.weight.T for key, table in x.tables.items()}
-        return Form(tables, map.weight @ x.constant + map.bias, _up(radius))
+        return Form(
+            tables=tables,
+            constant=map.weight @ x.constant + map.bias,
+            radius=_up(radius),
+        )
 
     def add(self, x: Form, y: Form) -> Form:
         """Return a sum; zeros are added without rounding."""
@@ -503,8 +530,16 @@ class _Checker:
             tables[key] = tables[key] + table if key in tables else table
         sizes = self.size(x)
         other = self.size(y)
-        rounding = np.where((sizes > 0) & (other > 0), self.rounding(1) * (sizes + other), 0)
-        return Form(tables, x.constant + y.constant, _up(x.radius + y.radius + rounding))
+        rounding = np.where(
+            (sizes > 0) & (other > 0),
+            self.rounding(1) * (sizes + other),
+            0,
+        )
+        return Form(
+            tables=tables,
+            constant=x.constant + y.constant,
+            radius=_up(x.radius + y.radius + rounding),
+        )
 
     def join(self, forms: Sequence[Form]) -> Form:
         """Return the numbers of several forms one after the other."""
@@ -516,7 +551,11 @@ class _Checker:
             )
         constant = np.concatenate([form.constant for form in forms])
         radius = np.concatenate([form.radius for form in forms])
-        return Form(tables, constant, radius)
+        return Form(
+            tables=tables,
+            constant=constant,
+            radius=radius,
+        )
 
     def express(self, form: Form, parts: Sequence[Variable]) -> Form:
         """Return the same numbers as sums of functions of ``parts``.
@@ -547,7 +586,11 @@ class _Checker:
             middle, off = self.within(key, table)
             constant = constant + middle
             radius = radius + off
-        return Form(expressed, constant, _up(radius))
+        return Form(
+            tables=expressed,
+            constant=constant,
+            radius=_up(radius),
+        )
 
     def few_combinations(self, key: int, basis: Sequence[int]) -> bool:
         """Return whether a variable and its basis have lists of values, with few combinations."""
@@ -558,7 +601,11 @@ class _Checker:
         return math.prod(map(len, listed[1:])) <= _MOST_COMBINATIONS
 
     def tabulated(
-        self, key: int, basis: Sequence[int], rest: dict[int, Array], width: int
+        self,
+        key: int,
+        basis: Sequence[int],
+        rest: dict[int, Array],
+        width: int,
     ) -> tuple[Array, Array]:
         """Return the tables of a basis as one table of its function, and the error of that.
 
@@ -595,14 +642,25 @@ class _Checker:
         # A value that no row has does not occur at any position.
         occurs = np.all(ends[0] <= ends[1], axis=1)
         self.possible[key] = occurs & self.possible.get(key, occurs)
-        middle = np.where(occurs[:, None], (ends[0] + ends[1]) / 2, 0)
-        off = np.where(occurs[:, None], np.maximum(ends[1] - middle, middle - ends[0]), 0)
+        middle = np.where(
+            occurs[:, None],
+            (ends[0] + ends[1]) / 2,
+            0,
+        )
+        off = np.where(
+            occurs[:, None],
+            np.maximum(ends[1] - middle, middle - ends[0]),
+            0,
+        )
         if np.isnan(low).any() or np.isnan(high).any():
             raise Undecided(_NOT_FINITE)
         return middle, _up(off.max(0))
 
     def folded(
-        self, key: int, rest: dict[int, Array], uses: Counter[int]
+        self,
+        key: int,
+        rest: dict[int, Array],
+        uses: Counter[int],
     ) -> tuple[Array, Array, Array]:
         """Take multiples of a linear variable out of the tables of its summands, in ``rest``.
 
@@ -720,12 +778,23 @@ class _Checker:
             # Without a claim, a mean is within the largest of its values.
             left = self.size(v.at(slice(first + len(writes), first + v_dim)))
             more = 1 + self.rounding(2 * self.domains.max_len + 64)
-            slots.append(Form({}, np.zeros(len(left)), np.where(left > 0, left * more, 0)))
+            slots.append(
+                Form(
+                    tables={},
+                    constant=np.zeros(len(left)),
+                    radius=np.where(left > 0, left * more, 0),
+                )
+            )
             self.watch(x)
         return self.add(x, self.linear(self.join(slots), layer.output))
 
     def mean(
-        self, part: Variable, v: Form, scores: _Scores, sink: float | None, selector: Selector
+        self,
+        part: Variable,
+        v: Form,
+        scores: _Scores,
+        sink: float | None,
+        selector: Selector,
     ) -> Form:
         """Return the output of a head that copies ``part``."""
         key_of = self.domains.key
@@ -836,8 +905,17 @@ class _Checker:
             if nothing is not None and typed(value) == typed(part.default):
                 low[place] = min(low[place, 0], -nothing)
                 high[place] = max(high[place, 0], nothing)
-        rows, radius = self.hull(np.arange(len(listed)), low, high, self.key(part))
-        return Form({self.key(part): rows}, np.zeros(1), radius)
+        rows, radius = self.hull(
+            np.arange(len(listed)),
+            low,
+            high,
+            self.key(part),
+        )
+        return Form(
+            tables={self.key(part): rows},
+            constant=np.zeros(1),
+            radius=radius,
+        )
 
     def copied_number(
         self,
@@ -866,10 +944,20 @@ class _Checker:
         if nothing is not None:
             off = max(off, nothing + abs(constant + first + default) + slack)
         tables = {self.key(part): np.array([[linear]])}
-        return Form(tables, np.array([constant + first]), _up(np.array([off])))
+        return Form(
+            tables=tables,
+            constant=np.array([constant + first]),
+            radius=_up(np.array([off])),
+        )
 
     def width(
-        self, part: Width, v: Form, least: Array, most: Array, off: float, nothing: float | None
+        self,
+        part: Width,
+        v: Form,
+        least: Array,
+        most: Array,
+        off: float,
+        nothing: float | None,
     ) -> Form:
         """Return the share of the weight that w selected keys have.
 
@@ -887,8 +975,17 @@ class _Checker:
             high[0] = nothing
         key = self.key(part)
         rows = np.array(self.domains.listed(part))
-        middle, more = self.hull(np.arange(len(rows)), low[rows][:, None], high[rows][:, None], key)
-        return Form({key: middle}, np.zeros(1), more)
+        middle, more = self.hull(
+            np.arange(len(rows)),
+            low[rows][:, None],
+            high[rows][:, None],
+            key,
+        )
+        return Form(
+            tables={key: middle},
+            constant=np.zeros(1),
+            radius=more,
+        )
 
     # ---- scores ----
 
@@ -925,10 +1022,24 @@ class _Checker:
         error = error * dim**-0.5
         highest = float(others.max())
         if not some.any():
-            return _Scores(0.0, 0.0, 0.0, math.inf, highest, error)
+            return _Scores(
+                low=0.0,
+                high=0.0,
+                spread=0.0,
+                gap=math.inf,
+                others=highest,
+                error=error,
+            )
         spread = float((high - low)[some].max())
         gap = float((low - others)[some].min())
-        return _Scores(float(low[some].min()), float(high[some].max()), spread, gap, highest, error)
+        return _Scores(
+            low=float(low[some].min()),
+            high=float(high[some].max()),
+            spread=spread,
+            gap=gap,
+            others=highest,
+            error=error,
+        )
 
     def centred(self, form: Form) -> Form:
         """Return the form with tables around 0, so that constant tables vanish."""
@@ -938,7 +1049,11 @@ class _Checker:
             middle, _ = self.within(key, table)
             tables[key] = table - middle
             constant = constant + middle
-        return Form(tables, constant, form.radius + _float64_rounding(self.size(form)))
+        return Form(
+            tables=tables,
+            constant=constant,
+            radius=form.radius + _float64_rounding(self.size(form)),
+        )
 
     def leaves(self, part: Selector) -> list[Select]:
         """Return the selects that a selector combines, but not those that always hold."""
@@ -1008,7 +1123,11 @@ class _Checker:
             self.watch()
         if not query_occurs.any():
             raise Undecided("queries without a value")
-        ends[0] = np.where(ends[1] > -np.inf, ends[0], -np.inf)
+        ends[0] = np.where(
+            ends[1] > -np.inf,
+            ends[0],
+            -np.inf,
+        )
         return ends[:, query_occurs]
 
     def on_grid(
@@ -1059,7 +1178,13 @@ class _Checker:
         off = self.rounded(up, self.size(x))
         added = self.rounded(down, active)
         claimed = np.zeros(len(up.bias), dtype=bool)
-        additions = [Form({}, down.bias, np.zeros(len(down.bias)))]
+        additions = [
+            Form(
+                tables={},
+                constant=down.bias,
+                radius=np.zeros(len(down.bias)),
+            )
+        ]
         for claim in claims:
             units = slice(claim.first, claim.last)
             if claimed[units].any():
@@ -1095,7 +1220,14 @@ class _Checker:
         added = added + np.where(terms > 0, _float64_rounding(terms + sizes, pairs), 0)
         carried = self.linear(x, Affine(keep, linear), executed=False)
         total = reduce(self.add, additions)
-        return self.add(carried, Form(total.tables, total.constant, _up(total.radius + added)))
+        return self.add(
+            carried,
+            Form(
+                tables=total.tables,
+                constant=total.constant,
+                radius=_up(total.radius + added),
+            ),
+        )
 
     def lookup(self, x: Form, up: Affine, off: Array, down: Array, claim: LookupClaim) -> Form:
         """Return what the units of a claim add to the stream.
@@ -1108,13 +1240,21 @@ class _Checker:
         for part in (claim.variable, *claim.parts):
             self.known(part)
         if not len(up.bias):
-            return Form({}, np.zeros(len(down)), np.zeros(len(down)))
+            return Form(
+                tables={},
+                constant=np.zeros(len(down)),
+                radius=np.zeros(len(down)),
+            )
         # All units read multiples of one number, up to ``blur``.
         lead = up.weight[int(np.abs(up.weight).max(1).argmax())]
         column = int(np.abs(lead).argmax())
         factor = up.weight[:, column] / lead[column]
         blur = np.abs(down) @ (off + _up(np.abs(up.weight - factor[:, None] * lead) @ self.size(x)))
-        read = self.linear(x, Affine(lead[None], np.zeros(1)), executed=False)
+        read = self.linear(
+            x,
+            Affine(lead[None], np.zeros(1)),
+            executed=False,
+        )
         keys = self.independent(claim.parts, read)
         z = self.express(read, [self.variables[key] for key in keys])
         sizes = [len(values) for values in self.listed(keys)]
@@ -1133,7 +1273,11 @@ class _Checker:
         low, high, slack = self.bends(total[where >= 0], error, factor, up.bias, down)
         key = self.key(claim.variable)
         middle, radius = self.hull(where[where >= 0], low, high, key)
-        return Form({key: middle}, np.zeros(len(down)), _up(radius + blur + slack))
+        return Form(
+            tables={key: middle},
+            constant=np.zeros(len(down)),
+            radius=_up(radius + blur + slack),
+        )
 
     def independent(self, parts: Sequence[Variable], read: Form) -> list[int]:
         """Return the keys of parts, but not of those that follow from others."""
@@ -1149,7 +1293,12 @@ class _Checker:
         return keys
 
     def bends(
-        self, points: Array, error: float, factor: Array, bias: Array, down: Array
+        self,
+        points: Array,
+        error: float,
+        factor: Array,
+        bias: Array,
+        down: Array,
     ) -> tuple[Array, Array, Array]:
         """Return the range of ``down @ relu(factor * z + bias)`` for z around each point.
 

@@ -152,7 +152,9 @@ def _require_apart(model: CompiledProgram, plan: Plan, dtype: torch.dtype) -> No
 
 
 def _require_codes_apart(
-    name: str, codes: Sequence[tuple[float, Value]], dtype: torch.dtype
+    name: str,
+    codes: Sequence[tuple[float, Value]],
+    dtype: torch.dtype,
 ) -> None:
     """Refuse neighbouring codes that are less than the step of ``dtype`` apart."""
     size = max((abs(number) for number, _ in codes), default=0.0)
@@ -171,7 +173,10 @@ def _require_codes_apart(
 
 
 def _require_rows_apart(
-    kind: str, values: Sequence[Value], rows: torch.Tensor, dtype: torch.dtype
+    kind: str,
+    values: Sequence[Value],
+    rows: torch.Tensor,
+    dtype: torch.dtype,
 ) -> None:
     """Refuse embeddings of two values that are different, but the same in ``dtype``."""
     rounded = rows.detach().to(dtype).double()
@@ -297,7 +302,14 @@ def _claim(layer: _Layer) -> LayerClaim:
     unit = 0
     for lookup in layer.lookups:
         count = 2 * len(_steps(lookup))
-        lookups.append(LookupClaim(lookup.stored.part, lookup.parts, unit, unit + count))
+        lookups.append(
+            LookupClaim(
+                variable=lookup.stored.part,
+                parts=lookup.parts,
+                first=unit,
+                last=unit + count,
+            )
+        )
         unit += count
     return LayerClaim(tuple(heads), tuple(lookups))
 

@@ -163,7 +163,10 @@ def count_sequences(letters: int, max_len: int) -> int:
 
 
 def blocks(
-    letters: int, most: int, limit: int, at_once: int = 1 << 21
+    letters: int,
+    most: int,
+    limit: int,
+    at_once: int = 1 << 21,
 ) -> Iterator[Int[np.ndarray, "sequence position"]]:
     """Yield blocks of sequences of 1 to ``most`` tokens, shorter ones first, ``limit`` in all.
 

@@ -270,7 +270,13 @@ class Plan:
         if isinstance(part, Aggregate) and self.is_free(part):
             return self._aggregated(part)
         if isinstance(part, Input):
-            stored = Stored(part, str(part), 0, self.domains.listed(part), free=True)
+            stored = Stored(
+                part,
+                str(part),
+                0,
+                self.domains.listed(part),
+                free=True,
+            )
             return self.stored.setdefault(part, stored)
         return self._looked_up(part)
 
@@ -345,7 +351,13 @@ class Plan:
                 born = origin.born
             sink = None if reflexive else -SHARPNESS / 2
             head = self._head(part.selector, sink, born)
-            stored = Stored(part, str(part), head.time, self.domains.of(part), free)
+            stored = Stored(
+                part,
+                str(part),
+                head.time,
+                self.domains.of(part),
+                free,
+            )
             if not free:
                 default = 0.0 if reflexive else self.code(part)(part.default)
                 stored.features.append(np.empty(0))
@@ -365,7 +377,13 @@ class Plan:
         if key not in self.heads:
             queries = [query.read_at(time) for query, _ in terms]
             keys = [key_side.read_at(time) for _, key_side in terms]
-            self.heads[key] = Head(selector, time, queries, keys, sink)
+            self.heads[key] = Head(
+                selector=selector,
+                time=time,
+                queries=queries,
+                keys=keys,
+                sink=sink,
+            )
         return self.heads[key]
 
     def _conjunction(self, selector: Selector) -> list[Select]:
@@ -425,7 +443,12 @@ class Plan:
                     known[part] = fulfils(part, key[key_place], query[query_place])
             return known[selector]
 
-        return Select(joined(keys.values()), joined(queries.values()), holds, str(selector))
+        return Select(
+            joined(keys.values()),
+            joined(queries.values()),
+            holds,
+            str(selector),
+        )
 
     def _cost(self, part: Select) -> list[tuple[Sum, Sum]]:
         """Return pairs of a query's and a key's number, whose products add up to the cost."""
@@ -469,10 +492,20 @@ class Plan:
                 total = total.plus(term.times(stride))
             time = (total.born + 2) // 2 * 2
             points = sorted(attempt.points, key=lambda point: point[0])
-            stored = Stored(part, str(part), time, self.domains.listed(part), free=True)
+            stored = Stored(
+                part,
+                str(part),
+                time,
+                self.domains.listed(part),
+                free=True,
+            )
             self.stored[key] = stored
             self.lookups[key] = Lookup(
-                time, total.read_at(time), points, stored, tuple(attempt.parts)
+                time=time,
+                sum=total.read_at(time),
+                points=points,
+                stored=stored,
+                parts=tuple(attempt.parts),
             )
         return self.stored[key]
 
@@ -564,7 +597,13 @@ class Plan:
         points = {
             round(total, 9): (total, place) for total, place in zip(sums, places, strict=True)
         }
-        return _Attempt(changes, sources, shares, strides, list(points.values()))
+        return _Attempt(
+            changes=changes,
+            parts=sources,
+            shares=shares,
+            strides=strides,
+            points=list(points.values()),
+        )
 
     def _refuse_alike(self, part: Variable) -> None:
         """Refuse a function of numbers that are too near to one another; name the two nearest."""
@@ -678,7 +717,11 @@ def _squares(
             labels = numbers
     middle = round((labels.min() + labels.max()) / 2)
     labels = labels - middle
-    a = np.where(places >= 0, labels[places], labels.min() - 1)
+    a = np.where(
+        places >= 0,
+        labels[places],
+        labels.min() - 1,
+    )
     b = np.where(held, labels[of_keys], labels.max() + 1)
     if not held.all() and alone:
         # Use the keys' numbers for all keys, if other keys are far enough from every label.
@@ -691,7 +734,9 @@ def _squares(
 
 
 def _digits(
-    of_queries: np.ndarray, of_keys: np.ndarray, count: int
+    of_queries: np.ndarray,
+    of_keys: np.ndarray,
+    count: int,
 ) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]]:
     """Return the squared distance of labels' digits; -1 is a label that is equal to no other."""
     digits = math.ceil(math.log(count + 2) / math.log(MOST_LABELS))
