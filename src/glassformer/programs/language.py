@@ -368,7 +368,8 @@ def pick(selector: Selector, values: Variable, default: Value = None, label: str
     It is an error if different values are selected. For numbers it takes fewer parameters than
     :func:`aggregate` where the selector is not seen to choose one key.
     """
-    return replace(aggregate(selector, values, default, label), single=True)  # type: ignore[type-var]
+    variable = aggregate(selector, values, default, label)
+    return replace(variable, single=True)  # type: ignore[type-var]
 
 
 def selector_width(selector: Selector, label: str = "") -> Variable:

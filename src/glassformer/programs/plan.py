@@ -95,9 +95,9 @@ class Stored:
     features: list[Float[np.ndarray, " value"]] = field(default_factory=list)
     """The features in its coordinates. A variable that is not free has one, its value."""
     copied: list[Sum] = field(default_factory=list)
-    """If a head writes it, for each feature the copied number less the default."""
+    """For each feature that a head writes, the copied number less the default."""
     defaults: list[float] = field(default_factory=list)
-    """If a head writes it, for each feature the number where nothing is selected.
+    """For each feature that a head writes, the number where nothing is selected.
 
     It is a bias of the head's output.
     """
@@ -217,7 +217,7 @@ class _Attempt(NamedTuple):
     """A way of looking a function up by a sum of variables."""
 
     changes: int
-    """How often the result changes from a value of the sum to the next."""
+    """Number of changes of the result from a value of the sum to the next."""
     parts: list[Variable]
     shares: bool
     """True if the sum has shares of widths instead of widths."""
