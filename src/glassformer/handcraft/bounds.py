@@ -321,21 +321,21 @@ def bound_of_queries(tables: PlaceTables, queries: Queries) -> Bound:
 
 def _margin_and_error(tables: PlaceTables, queries: Queries) -> tuple[float, float]:
     """Return the smallest margin and the largest error of some queries."""
-    place, keys, wanted, others, target = queries
+    place, keys, selected, others, target = queries
     scores = tables.scores.ravel().take(place * len(tables.scores) + keys)
-    best = np.where(wanted, scores, -np.inf).max(axis=0)
-    worst = np.where(wanted, scores, np.inf).min(axis=0)
+    best = np.where(selected, scores, -np.inf).max(axis=0)
+    worst = np.where(selected, scores, np.inf).min(axis=0)
     margin = best - np.where(others, scores, -np.inf).max(axis=0)
     spread = best - worst
     leaked = leakage(margin - tables.score_rounding, others.sum(axis=0))
     uneven = np.tanh((spread + tables.score_rounding) / 4)
     # Products with 0 and 1 leave out keys faster than np.where does.
     difference = tables.values.T.take(keys, axis=1) - target[:, None]
-    on_wanted = difference * wanted.astype(float)
-    missed = np.abs(on_wanted.sum(axis=1)) / wanted.sum(axis=0)
+    on_selected = difference * selected.astype(float)
+    missed = np.abs(on_selected.sum(axis=1)) / selected.sum(axis=0)
     # Unwanted keys count as 0 here: a mean that is missed lies to one side of it, and the range
     # only grows.
-    span = on_wanted.max(axis=1) - on_wanted.min(axis=1)
+    span = on_selected.max(axis=1) - on_selected.min(axis=1)
     distance = np.abs(difference * others.astype(float)).max(axis=1)
     return float(margin.min()), float((missed + uneven * span + leaked * distance).max())
 
@@ -353,12 +353,12 @@ def bound_of_pairs(tables: PlaceTables, description: Description) -> Bound:
     margins = []
     errors = []
     for case in tier_cases(description.space, description.table.tiers, tables.scores):
-        wanted = values[case.wanted]
+        selected = values[case.selected]
         lower = values[case.lower]
-        missed = np.abs(wanted - ideal[case.wanted]).max(axis=0)
-        span = wanted.max(axis=0) - wanted.min(axis=0)
-        low = ideal[case.wanted].min(axis=0)
-        high = ideal[case.wanted].max(axis=0)
+        missed = np.abs(selected - ideal[case.selected]).max(axis=0)
+        span = selected.max(axis=0) - selected.min(axis=0)
+        low = ideal[case.selected].min(axis=0)
+        high = ideal[case.selected].max(axis=0)
         above = lower.max(axis=0, initial=-np.inf) - low
         below = high - lower.min(axis=0, initial=np.inf)
         distance = np.maximum(np.maximum(above, below), 0.0)
@@ -373,7 +373,7 @@ class TierCase(NamedTuple):
     """Some query places that have the same tier as their highest.
 
     Attributes:
-        wanted: The places of the tier.
+        selected: The places of the tier.
         lower: The places of lower tiers.
         margin: The lowest score of the tier less the highest of lower tiers, for each query;
             infinite if there are no lower ones.
@@ -381,7 +381,7 @@ class TierCase(NamedTuple):
     """
 
     queries: Int[np.ndarray, " query"]
-    wanted: Bool[np.ndarray, " place"]
+    selected: Bool[np.ndarray, " place"]
     lower: Bool[np.ndarray, " place"]
     margin: Float[np.ndarray, " query"]
     spread: Float[np.ndarray, " query"]
@@ -406,16 +406,16 @@ def tier_cases(
     for group in groups.values():
         row = tiers[group[0]]
         for tier in np.unique(row).tolist():
-            wanted = row == tier
+            selected = row == tier
             lower = row < tier
             queries = np.array([query for query in group if floors[query] <= tier], dtype=np.int64)
-            queries = queries[possible[np.ix_(queries, wanted)].any(axis=1)]
+            queries = queries[possible[np.ix_(queries, selected)].any(axis=1)]
             if not len(queries):
                 continue
-            top = highest[np.ix_(queries, wanted)].max(axis=1)
-            bottom = lowest[np.ix_(queries, wanted)].min(axis=1)
+            top = highest[np.ix_(queries, selected)].max(axis=1)
+            bottom = lowest[np.ix_(queries, selected)].min(axis=1)
             below = highest[np.ix_(queries, lower)].max(axis=1, initial=-np.inf)
-            yield TierCase(queries, wanted, lower, bottom - below, top - bottom)
+            yield TierCase(queries, selected, lower, bottom - below, top - bottom)
 
 
 def lowest_best_tier(

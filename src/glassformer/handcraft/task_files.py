@@ -71,7 +71,7 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
 
     Args:
         path: Ends in .json or .py.
-        run_python: Whether a .py file may be run, with all permissions of the current user.
+        run_python: True if a .py file may be run, with all permissions of the current user.
     """
     path = local_path(path)
     kind = path.suffix.lower()

@@ -39,14 +39,14 @@ _SAME = 1e-9
 class Queries(NamedTuple):
     """The judged queries of some sequences, each with its keys and target.
 
-    Queries are the last axis, where NumPy is fast. A query should attend to the keys in ``wanted``
-    and to none in ``others``. In the padding ``keys`` is 0, and ``wanted`` and ``others`` are
-    False.
+    Queries are the last axis, where NumPy is fast. A query should attend to the keys in
+    ``selected`` and to none in ``others``. In the padding ``keys`` is 0, and ``selected`` and
+    ``others`` are False.
     """
 
     place: Int[np.ndarray, " query"]
     keys: Int[np.ndarray, "key query"]
-    wanted: Bool[np.ndarray, "key query"]
+    selected: Bool[np.ndarray, "key query"]
     others: Bool[np.ndarray, "key query"]
     target: Float[np.ndarray, "v_dim query"]
 
@@ -214,7 +214,7 @@ def queries_of(
     return Queries(
         place=place[rows, queries],
         keys=np.ascontiguousarray(place[rows].T),
-        wanted=np.ascontiguousarray(wanted[rows, queries].T),
+        selected=np.ascontiguousarray(wanted[rows, queries].T),
         others=np.ascontiguousarray(others[rows, queries].T),
         target=np.ascontiguousarray(target[rows, queries].T),
     )

@@ -473,7 +473,7 @@ class _Checker:
         """Return the rounding errors of a linear map of numbers of these sizes.
 
         Args:
-            executed: Whether the transformer computes it, too; otherwise only the checker does.
+            executed: True if the transformer computes it, too; otherwise only the checker does.
         """
         size = np.abs(map.weight)
         tiny = self.network.smallest

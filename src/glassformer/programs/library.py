@@ -454,7 +454,7 @@ def read_program(name: Path | str, run_python: bool = False) -> Example:
 
     Args:
         name: A name of :data:`~glassformer.programs.library.PROGRAMS`, or the path of a .py file.
-        run_python: Whether a file may be run, with all permissions of the current user.
+        run_python: True if a file may be run, with all permissions of the current user.
     """
     if str(name) in PROGRAMS:
         return PROGRAMS[str(name)]
