@@ -260,8 +260,6 @@ def verify_program(
         verdict = "holds"
         if done < different:
             rests_on = "the bound"
-        else:
-            rests_on = "every sequence"
     elif done == different and judge.decided:
         verdict = "holds"
     elif done == different:
@@ -299,7 +297,7 @@ def _check_request(tolerance: float, limit: int, seconds: float) -> None:
     """Refuse arguments of :func:`verify_program` that are not positive numbers."""
     for name, number in (("tolerance", tolerance), ("seconds", seconds)):
         positive = isinstance(number, int | float) and number > 0
-        if not positive or (name == "tolerance" and math.isinf(number)):
+        if not positive or (name == "tolerance" and number == math.inf):
             raise InputError(
                 got=f"{name} = {number}",
                 expected="a positive number",
