@@ -44,6 +44,8 @@ _OF_A_DIFFERENCE = 2.0**-50
 _RESERVE = 8
 """The factor by which rounding may exceed the measured one, where no bound is small enough."""
 
+Verdict = Literal["holds", "fails", "undecided"]
+RestsOn = Literal["every sequence", "the bound", "samples"]
 Example = tuple[tuple[Value, ...], int, Value, float]
 """A sequence, a position in it, the value expected there, and the computed number."""
 
@@ -89,8 +91,8 @@ class ProgramCertificate:
     """
 
     subject: Subject
-    verdict: Literal["holds", "fails", "undecided"]
-    rests_on: Literal["every sequence", "the bound", "samples"]
+    verdict: Verdict
+    rests_on: RestsOn
     dtype: str
     vocabulary: tuple[Value, ...]
     max_len: int
@@ -250,19 +252,18 @@ def verify_program(
         raise RuntimeError(
             f"an error of {largest}, above the bound of {bound}: the checker is wrong"
         )
-    rests_on: Literal["every sequence", "the bound", "samples"] = "samples"
-    if done == different:
-        rests_on = "every sequence"
-    verdict: Literal["holds", "fails", "undecided"] = "undecided"
+    all_run = done == different
+    rests_on: RestsOn = "every sequence" if all_run else "samples"
+    verdict: Verdict = "undecided"
     if judge.example is not None:
         verdict = "fails"
     elif bound < allowed:
         verdict = "holds"
-        if done < different:
+        if not all_run:
             rests_on = "the bound"
-    elif done == different and judge.decided:
+    elif all_run and judge.decided:
         verdict = "holds"
-    elif done == different:
+    elif all_run:
         reason = "outputs so near what is allowed that rounding decides"
     elif not reason:
         reason = "the bound is above what is allowed"
