@@ -1,6 +1,4 @@
-"""Single attention heads designed by hand: described, built, verified, and compared with trained
-ones.
-"""
+"""Single attention heads designed by hand: described, built, verified and compared."""
 
 from glassformer.handcraft.description import (
     Description,

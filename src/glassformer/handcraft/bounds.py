@@ -1,4 +1,4 @@
-r"""An upper bound on the error of a head's outputs, from its scores and values alone.
+r"""Upper bounds on the error of a head's outputs, from its scores and values alone.
 
 One query, its keys j with scores s_j and values v_j, and the target t. The keys S are wanted, the
 others U are not. The weights w are the softmax of s; restricted to S they are p = w_S / w(S). For
@@ -69,18 +69,17 @@ from glassformer.layers.norms import RMSNorm
 from glassformer.layers.positions import RotaryEmbedding
 
 _NUMBERS_AT_ONCE = 1 << 15
+_REBUILD = "Compile, build or load it again."
 FLOAT64_ROUNDOFF = float(np.finfo(np.float64).eps) / 2
 
 
 class Bound(NamedTuple):
-    """What scores and values imply."""
+    """The consequences of a head's scores and values."""
 
     margin: float
-    """Smallest distance of a query's best wanted score from its best unwanted one; infinite without
-    any.
-    """
+    """Smallest lead of a query's best wanted score over its best unwanted one; infinite if none."""
     error: float
-    """No output is further from its target."""
+    """Largest distance of an output from its target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +104,7 @@ class PlaceTables:
 
     @classmethod
     def of(cls, head: HeadWeights, space: SequenceSpace, roundoff: float) -> PlaceTables:
-        """The tables of ``head`` for the places of ``space``, when the head runs with this unit
-        roundoff.
-        """
+        """Return the tables of a head that runs with this unit roundoff, for all places."""
         x = place_inputs(head, space)
         scale = 1 / math.sqrt(head.qk_dim)
         n = space.num_positions
@@ -119,9 +116,8 @@ class PlaceTables:
             largest_product = float(query_sums.max(axis=0) @ key_sums.max(axis=0))
             values = x @ head.Vm
             largest_value = float((np.abs(x) @ np.abs(head.Vm)).max())
-            lost_query, lost_key = (
-                lost_below(tiny, x, matrix).max(axis=0) for matrix in (head.Qm, head.Km)
-            )
+            lost_query = lost_below(tiny, x, head.Qm).max(axis=0)
+            lost_key = lost_below(tiny, x, head.Km).max(axis=0)
             lost = float(
                 lost_query @ key_sums.max(axis=0)
                 + query_sums.max(axis=0) @ lost_key
@@ -136,7 +132,7 @@ class PlaceTables:
         in_output = 2 * n + inputs + 48
 
         def both(roundings: int) -> float:
-            """In the head, and in these tables."""
+            """Return the relative rounding in the head and in these tables."""
             return gamma(roundings, roundoff) + gamma(roundings, FLOAT64_ROUNDOFF)
 
         in_one_score = (
@@ -154,8 +150,9 @@ class PlaceTables:
         )
 
     def bound(self, margins: Sequence[float], errors: Sequence[float]) -> Bound:
-        """The smallest margin and the largest error, rounding included. NaN stays NaN, so that it
-        proves nothing.
+        """Return the smallest margin and the largest error, rounding included.
+
+        NaN stays NaN, so that it proves nothing.
         """
         error = float(np.max(errors)) * (1 + self.bound_rounding) + self.value_rounding
         return Bound(float(np.min(margins)), error)
@@ -171,113 +168,127 @@ _KINDS = (
 def require_as_built(
     model: nn.Module, kind: type[nn.Module], most: float = math.inf, like: nn.Module | None = None
 ) -> None:
-    """Refuse a model that may compute something else than a ``kind`` with these weights, before any
-    proof of it.
+    """Refuse a model that may compute anything but a ``kind`` with its weights.
 
-    ``like`` is a new one of the same sizes, whose modules have the same settings.
+    Every proof about a model calls it first.
+
+    Args:
+        most: The largest absolute value of a weight.
+        like: A new model of the same sizes, whose modules have the expected settings.
 
     Raises:
         InputError: Another class of the model or of a module in it, or other settings; a hook or an
             edit, dropout, an embedding that changes its rows; a weight that is not finite, or above
             ``most``. All are named.
     """
-    fix = "Compile, build or load it again."
-    if type(model) is not kind:
-        raise InputError(
-            got=f"a model of type {type(model).__name__}",
-            expected=kind.__name__,
-            fix=fix,
-        )
-    for name, module in model.named_modules():
-        plain = module is model or type(module) in _KINDS
-        if not plain:
-            raise InputError(
-                got=f"{name} of type {type(module).__name__}",
-                expected="modules as they were built",
-                fix=fix,
-            )
-        drops = module.training and getattr(module, "dropout", 0.0) > 0
-        changes = drops or getattr(module, "max_norm", None) is not None
-        if changes:
-            raise InputError(
-                got=f"{name} with dropout, or with max_norm",
-                expected="neither of these",
-                fix="Call model.eval().",
-            )
+    _require_modules(model, kind)
     if is_watched(model):
         raise InputError(
             got="a model with hooks, or within edits",
             expected="the model alone",
             fix="Verify it outside.",
         )
-    if like is None:
-        wanted = {}
-    else:
-        wanted = {name: _settings(each) for name, each in like.named_modules()}
-    found = wanted and {name: _settings(each) for name, each in model.named_modules()}
-    changed = sorted(
-        name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)
-    )
+    if like is not None:
+        _require_settings(model, kind, like)
+    _require_weights(model, most)
+
+
+def _require_modules(model: nn.Module, kind: type[nn.Module]) -> None:
+    """Refuse modules of other classes, dropout, and embeddings that change their rows."""
+    if type(model) is not kind:
+        raise InputError(
+            got=f"a model of type {type(model).__name__}",
+            expected=kind.__name__,
+            fix=_REBUILD,
+        )
+    for name, module in model.named_modules():
+        if module is not model and type(module) not in _KINDS:
+            raise InputError(
+                got=f"{name} of type {type(module).__name__}",
+                expected="modules as they were built",
+                fix=_REBUILD,
+            )
+        drops = module.training and getattr(module, "dropout", 0.0) > 0
+        if drops or getattr(module, "max_norm", None) is not None:
+            raise InputError(
+                got=f"{name} with dropout, or with max_norm",
+                expected="neither of these",
+                fix="Call model.eval().",
+            )
+
+
+def _require_settings(model: nn.Module, kind: type[nn.Module], like: nn.Module) -> None:
+    """Refuse a model whose modules have other settings than those of ``like``."""
+    expected = {name: _settings(module) for name, module in like.named_modules()}
+    settings = {name: _settings(module) for name, module in model.named_modules()}
+    names = settings.keys() | expected.keys()
+    changed = sorted(name for name in names if settings.get(name) != expected.get(name))
     if changed:
         raise InputError(
-            got=f"settings of {', '.join(each or 'the model' for each in changed[:3])}",
+            got=f"settings of {', '.join(name or 'the model' for name in changed[:3])}",
             expected=f"those of a new {kind.__name__}",
-            fix=fix,
+            fix=_REBUILD,
         )
+
+
+def _require_weights(model: nn.Module, most: float) -> None:
+    """Refuse weights that are not finite, or larger than ``most``."""
     for name, tensor in model.state_dict().items():
-        fits = not tensor.is_floating_point() or bool(tensor.isfinite().all())
-        if not fits:
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise InputError(
                 got=f"{name} with numbers that are not finite",
                 expected="finite weights",
-                fix=fix,
+                fix=_REBUILD,
             )
         size = float(tensor.abs().max()) if tensor.numel() else 0.0
-        if not size <= most:
+        if not (size <= most):
             raise InputError(
                 got=f"{name} with numbers up to {size:.3g}",
                 expected=f"at most {most:g}",
-                fix=fix,
+                fix=_REBUILD,
             )
 
 
 def _settings(module: nn.Module) -> dict[str, str]:
-    """What a module computes with besides parameters and buffers, in words: patterns are equal to
-    themselves alone.
+    """Return what a module computes with besides parameters and buffers, in words.
+
+    Values such as patterns are compared by these words, because they have no equality.
     """
-    every = vars(nn.Module())
-    own = {"type": type(module)} | {
-        name: each for name, each in vars(module).items() if name not in every
-    }
-    return {
-        name: repr(each.tolist() if isinstance(each, Tensor) else each)
-        for name, each in own.items()
-    }
+    of_every_module = vars(nn.Module())
+    settings = {"type": repr(type(module))}
+    for name, value in vars(module).items():
+        if name not in of_every_module:
+            settings[name] = repr(value.tolist() if isinstance(value, Tensor) else value)
+    return settings
 
 
 def gamma(roundings: int, roundoff: float) -> float:
-    """The largest relative effect of so many roundings in a row: ``N u / (1 - N u)``; infinite if N
-    u reaches 1.
+    """Return the largest relative effect of so many roundings in a row: ``N u / (1 - N u)``.
+
+    It is infinite if N u reaches 1.
     """
     total = roundings * roundoff
     return total / (1 - total) if total < 1 else math.inf
 
 
 def smallest_normal(roundoff: float) -> float:
-    """The smallest normal number of the format with this unit roundoff: float64, or else float32."""
-    return float(np.finfo(np.float64 if roundoff <= FLOAT64_ROUNDOFF else np.float32).tiny)
+    """Return the smallest normal number of float64, or of float32 if the roundoff is larger."""
+    if roundoff <= FLOAT64_ROUNDOFF:
+        return float(np.finfo(np.float64).tiny)
+    return float(np.finfo(np.float32).tiny)
 
 
 def later_tiles(keys: Any) -> Any:
-    """How many tiles of at least 32 keys follow the first, where a fused kernel takes so many keys."""
+    """Return the number of tiles after the first, where a fused kernel takes 32 keys at a time."""
     return (keys - 1) // 32
 
 
 def lost_below(
     tiny: float, x: Float[np.ndarray, "place inputs"], matrix: Float[np.ndarray, "inputs columns"]
 ) -> Float[np.ndarray, "place columns"]:
-    """How far ``x @ matrix`` may be off because factors, products and sums below ``tiny`` are taken
-    as 0.
+    """Return the error of ``x @ matrix`` if numbers below ``tiny`` are taken as 0.
+
+    The numbers are factors, products and sums.
     """
     x = np.abs(x)
     matrix = np.abs(matrix)
@@ -289,48 +300,51 @@ def lost_below(
 def leakage(
     margin: Float[np.ndarray, "..."], others: Int[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """The largest weight that ``others`` keys, all at least ``margin`` below one, can take
-    together.
-    """
+    """Return the largest joint weight of ``others`` keys, all at least ``margin`` below one."""
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(1 / (1 + np.exp(margin) / others))
 
 
 def bound_of_queries(tables: PlaceTables, queries: Queries) -> Bound:
-    """The bound for listed queries, from the scores of each."""
+    """Return the bound for listed queries, from the scores of each."""
     # Pieces that stay in the processor's cache.
     step = max(1, _NUMBERS_AT_ONCE // (len(queries.keys) * len(queries.target)))
-    pieces = [
-        _margin_and_error(tables, Queries(*(each[..., start : start + step] for each in queries)))
-        for start in range(0, len(queries.place), step)
-    ]
-    return tables.bound(*zip(*pieces, strict=True))
+    margins = []
+    errors = []
+    for start in range(0, len(queries.place), step):
+        piece = Queries(*(array[..., start : start + step] for array in queries))
+        margin, error = _margin_and_error(tables, piece)
+        margins.append(margin)
+        errors.append(error)
+    return tables.bound(margins, errors)
 
 
 def _margin_and_error(tables: PlaceTables, queries: Queries) -> tuple[float, float]:
-    place, keys, wanted, others, target = queries
+    """Return the smallest margin and the largest error of some queries."""
+    place, keys, selected, others, target = queries
     scores = tables.scores.ravel().take(place * len(tables.scores) + keys)
-    best = np.where(wanted, scores, -np.inf).max(axis=0)
-    worst = np.where(wanted, scores, np.inf).min(axis=0)
+    best = np.where(selected, scores, -np.inf).max(axis=0)
+    worst = np.where(selected, scores, np.inf).min(axis=0)
     margin = best - np.where(others, scores, -np.inf).max(axis=0)
     spread = best - worst
     leaked = leakage(margin - tables.score_rounding, others.sum(axis=0))
     uneven = np.tanh((spread + tables.score_rounding) / 4)
     # Products with 0 and 1 leave out keys faster than np.where does.
     difference = tables.values.T.take(keys, axis=1) - target[:, None]
-    on_wanted = difference * wanted.astype(float)
-    missed = np.abs(on_wanted.sum(axis=1)) / wanted.sum(axis=0)
+    on_selected = difference * selected.astype(float)
+    missed = np.abs(on_selected.sum(axis=1)) / selected.sum(axis=0)
     # Unwanted keys count as 0 here: a mean that is missed lies to one side of it, and the range
     # only grows.
-    span = on_wanted.max(axis=1) - on_wanted.min(axis=1)
+    span = on_selected.max(axis=1) - on_selected.min(axis=1)
     distance = np.abs(difference * others.astype(float)).max(axis=1)
     return float(margin.min()), float((missed + uneven * span + leaked * distance).max())
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def bound_of_pairs(tables: PlaceTables, description: Description) -> Bound:
-    """The bound for every sequence of the description's space, from pairs of places; see the
-    module's text.
+    """Return the bound for every sequence of the description's space, from pairs of places.
+
+    The module's docstring has the proof.
     """
     ideal = description.place_values
     values = tables.values
@@ -339,12 +353,12 @@ def bound_of_pairs(tables: PlaceTables, description: Description) -> Bound:
     margins = []
     errors = []
     for case in tier_cases(description.space, description.table.tiers, tables.scores):
-        wanted = values[case.wanted]
+        selected = values[case.selected]
         lower = values[case.lower]
-        missed = np.abs(wanted - ideal[case.wanted]).max(axis=0)
-        span = wanted.max(axis=0) - wanted.min(axis=0)
-        low = ideal[case.wanted].min(axis=0)
-        high = ideal[case.wanted].max(axis=0)
+        missed = np.abs(selected - ideal[case.selected]).max(axis=0)
+        span = selected.max(axis=0) - selected.min(axis=0)
+        low = ideal[case.selected].min(axis=0)
+        high = ideal[case.selected].max(axis=0)
         above = lower.max(axis=0, initial=-np.inf) - low
         below = high - lower.min(axis=0, initial=np.inf)
         distance = np.maximum(np.maximum(above, below), 0.0)
@@ -356,17 +370,18 @@ def bound_of_pairs(tables: PlaceTables, description: Description) -> Bound:
 
 
 class TierCase(NamedTuple):
-    """Some query places that have one tier as their highest: its places are ``wanted``, those of
-    lower tiers ``lower``.
+    """Some query places that have the same tier as their highest.
 
     Attributes:
-        margin: For each query the lowest score of the tier less the highest of lower tiers;
-            infinite without any.
-        spread: For each query the highest score of the tier less its lowest.
+        selected: The places of the tier.
+        lower: The places of lower tiers.
+        margin: The lowest score of the tier less the highest of lower tiers, for each query;
+            infinite if there are no lower ones.
+        spread: The highest score of the tier less its lowest, for each query.
     """
 
     queries: Int[np.ndarray, " query"]
-    wanted: Bool[np.ndarray, " place"]
+    selected: Bool[np.ndarray, " place"]
     lower: Bool[np.ndarray, " place"]
     margin: Float[np.ndarray, " query"]
     spread: Float[np.ndarray, " query"]
@@ -377,8 +392,9 @@ def tier_cases(
     tiers: Int[np.ndarray, "query key"],
     scores: Float[np.ndarray, "query key"],
 ) -> Iterator[TierCase]:
-    """Every tier that can be the highest one of a judged query, with the queries whose places are
-    told apart alike.
+    """Yield every tier that can be the highest one of a judged query.
+
+    Queries with the same tiers for all keys are in one case.
     """
     possible = possible_pairs(space)
     highest = np.where(possible, scores, -np.inf)
@@ -390,31 +406,31 @@ def tier_cases(
     for group in groups.values():
         row = tiers[group[0]]
         for tier in np.unique(row).tolist():
-            wanted = row == tier
+            selected = row == tier
             lower = row < tier
             queries = np.array([query for query in group if floors[query] <= tier], dtype=np.int64)
-            queries = queries[possible[np.ix_(queries, wanted)].any(axis=1)]
+            queries = queries[possible[np.ix_(queries, selected)].any(axis=1)]
             if not len(queries):
                 continue
-            top = highest[np.ix_(queries, wanted)].max(axis=1)
-            bottom = lowest[np.ix_(queries, wanted)].min(axis=1)
+            top = highest[np.ix_(queries, selected)].max(axis=1)
+            bottom = lowest[np.ix_(queries, selected)].min(axis=1)
             below = highest[np.ix_(queries, lower)].max(axis=1, initial=-np.inf)
-            yield TierCase(queries, wanted, lower, bottom - below, top - bottom)
+            yield TierCase(queries, selected, lower, bottom - below, top - bottom)
 
 
 def lowest_best_tier(
     space: SequenceSpace, tiers: Int[np.ndarray, "query key"]
 ) -> Int[np.ndarray, " query"]:
-    """For each query place, a tier that some key of its sequence is sure to reach, whatever the
-    other letters are.
+    """Return a tier that some key of each query's sequence is sure to reach.
 
-    A query meets itself, CLS where there is one, and some letter at every earlier position.
+    The other letters of the sequence do not matter: a query meets itself, CLS where there is one,
+    and some letter at every earlier position.
     """
     _, positions = space.places
     first = int(space.has_cls)
-    own = np.diagonal(tiers)
+    certain = np.diagonal(tiers)
     if space.has_cls:
-        own = np.maximum(own, tiers[:, 0])
+        certain = np.maximum(certain, tiers[:, 0])
     worst = tiers[:, first:].reshape(len(tiers), space.max_len, len(space.letters)).min(axis=2)
     before = np.arange(first, space.num_positions) < positions[:, None]
-    return np.asarray(np.maximum(own, np.where(before, worst, -1).max(axis=1)))
+    return np.asarray(np.maximum(certain, np.where(before, worst, -1).max(axis=1)))

@@ -37,30 +37,29 @@ _ROUNDING = 1e-12
 
 
 def qk_circuit(weights: HeadWeights) -> Float[np.ndarray, "inputs inputs"]:
-    """``Qm Kmᵀ / sqrt(qk_dim)``: the score of each input entry as a query (rows) with each as a key
-    (columns).
+    """Return ``Qm Kmᵀ / sqrt(qk_dim)``: the score of each input entry (row) with each (column).
 
-    The first ``input_dim`` rows and columns are the tokens, the others the coordinates of the
-    position vectors.
+    Rows are entries of a query's input, columns are entries of a key's input. The first
+    ``input_dim`` rows and columns are the tokens, the others the coordinates of the position
+    vectors.
     """
     return weights.Qm @ weights.Km.T / np.sqrt(weights.qk_dim)
 
 
 def qk_parts(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts parts"]:
-    """The QK circuit between tokens and positions: a score is the sum of four entries of it.
+    """Return the QK circuit between tokens and positions: a score is the sum of four entries of it.
 
-    ``score((t, p), (u, q)) = part[t, u] + part[t, q] + part[p, u] + part[p, q]``. A row and a
-    column for each token and, where the head has positions, one for each position. The sums are
-    well defined, their division among the four
-    blocks is one of many: what is constant along a block's rows or columns can move to its
-    neighbour.
+    ``score((t, p), (u, q)) = part[t, u] + part[t, q] + part[p, u] + part[p, q]``. There is a row
+    and a column for each token and, where the head has positions, for each position. The sums are
+    well defined. Their division among the four blocks is one of many: a constant along a block's
+    rows or columns can move to its neighbour.
     """
     inputs = _part_inputs(weights, space)
     return inputs @ qk_circuit(weights) @ inputs.T
 
 
 def qk_between_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "query key"]:
-    """The score of every query place with every key place, ordered as ``space.places``."""
+    """Return the score of every query place with every key place, ordered as ``space.places``."""
     inputs = place_inputs(weights, space)
     with np.errstate(over="ignore", invalid="ignore"):
         scores = inputs @ qk_circuit(weights) @ inputs.T
@@ -74,19 +73,19 @@ def qk_between_places(weights: HeadWeights, space: SequenceSpace) -> Float[np.nd
 
 
 def possible_pairs(space: SequenceSpace) -> Bool[np.ndarray, "query key"]:
-    """Which pairs of places can occur in one sequence: those at different positions, and each place
-    with itself.
+    """Return the pairs of places that can occur in one sequence.
+
+    They are at different positions, or are the same place.
     """
     tokens, positions = space.places
     return np.asarray((positions[:, None] != positions) | (tokens[:, None] == tokens))
 
 
 def centred_scores(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "query key"]:
-    """The scores between places without what the softmax ignores: each row minus its mean over the
-    possible keys.
+    """Return the scores between places, each row minus its mean over the possible keys.
 
-    NaN where the two places cannot occur in one sequence. Heads with equal attention everywhere
-    have equal tables.
+    The softmax ignores these means, so heads with equal attention everywhere have equal tables.
+    Entries of two places that cannot occur in one sequence are NaN.
     """
     scores = qk_between_places(weights, space)
     possible = possible_pairs(space)
@@ -97,8 +96,9 @@ def centred_scores(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarr
 
 
 def value_circuit(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts v_dim"]:
-    """The value of every token and, if the head has positions, of every position; a place's value
-    is their sum.
+    """Return the value of every token and, if the head has positions, of every position.
+
+    The value of a place is the sum of both.
     """
     return _part_inputs(weights, space) @ weights.Vm
 
@@ -106,20 +106,24 @@ def value_circuit(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarra
 def values_at_places(
     weights: HeadWeights, space: SequenceSpace
 ) -> Float[np.ndarray, "place v_dim"]:
-    """The value of every place, ordered as ``space.places``."""
+    """Return the value of every place, ordered as ``space.places``."""
     return place_inputs(weights, space) @ weights.Vm
 
 
 def part_names(weights: HeadWeights, space: SequenceSpace) -> list[str]:
-    """Names of the rows of :func:`qk_parts` and :func:`value_circuit`: tokens, then positions as
-    ``@0``.
+    """Return the names of the rows of :func:`qk_parts` and :func:`value_circuit`.
+
+    The tokens come first, then the positions, as ``@0``.
     """
-    positions = [f"@{CLS}"] * space.has_cls + [f"@{index}" for index in range(space.max_len)]
-    return [*space.token_names, *(positions if weights.pos is not None else [])]
+    names = list(space.token_names)
+    if weights.pos is not None:
+        names += [f"@{CLS}"] * space.has_cls
+        names += [f"@{index}" for index in range(space.max_len)]
+    return names
 
 
 def place_names(space: SequenceSpace) -> list[str]:
-    """Names of the places: ``A0`` is the letter A as the first letter, ``CLS`` stands for itself."""
+    """Return the names of the places: ``A0`` is A as the first letter, ``CLS`` is CLS."""
     letters = [f"{letter}{index}" for index in range(space.max_len) for letter in space.letters]
     return [CLS] * space.has_cls + letters
 
@@ -127,8 +131,7 @@ def place_names(space: SequenceSpace) -> list[str]:
 def circuit_tables(
     weights: HeadWeights, space: SequenceSpace
 ) -> tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query v_dim"], list[str]]:
-    """What a figure of a head shows: scores less what the softmax ignores, values, and the names of
-    their rows.
+    """Return the tables that a figure of a head shows: centred scores, values, and row names.
 
     The rows are the places, or the tokens for a head without positions.
     """
@@ -140,20 +143,22 @@ def circuit_tables(
 
 
 def change_basis(weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]) -> HeadWeights:
-    """The same head with keys and queries in another basis, ``Km M`` and ``Qm M⁻ᵀ``: equal outputs
-    up to rounding.
+    """Return an equal head with keys and queries in another basis, ``Km M`` and ``Qm M⁻ᵀ``.
+
+    Its outputs are equal up to rounding.
     """
     _require_basis(matrix, weights.qk_dim, "qk_dim")
-    return HeadWeights(
-        weights.Km @ matrix, np.linalg.solve(matrix, weights.Qm.T).T, weights.Vm, weights.pos
-    )
+    Km = weights.Km @ matrix
+    Qm = np.linalg.solve(matrix, weights.Qm.T).T
+    return HeadWeights(Km, Qm, weights.Vm, weights.pos)
 
 
 def change_position_basis(
     weights: HeadWeights, matrix: Float[np.ndarray, "rows columns"]
 ) -> HeadWeights:
-    """The same head with ``pos M`` for its position vectors, and M⁻¹ times their rows of Km, Qm and
-    Vm.
+    """Return an equal head with ``pos M`` for its position vectors.
+
+    Their rows of Km, Qm and Vm are multiplied by M⁻¹.
     """
     if weights.pos is None:
         raise InputError(
@@ -171,8 +176,9 @@ def change_position_basis(
 
 
 def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
-    """A random, well conditioned change of basis: an orthogonal matrix with its columns scaled by
-    1/2 to 2.
+    """Return a random, well conditioned change of basis.
+
+    It is an orthogonal matrix with its columns scaled by 1/2 to 2.
     """
     require_positive(size=size)
     rng = np.random.default_rng(seed)
@@ -182,9 +188,7 @@ def random_basis(size: int, seed: int) -> Float[np.ndarray, "size size"]:
 
 
 def in_random_bases(weights: HeadWeights, seed: int) -> HeadWeights:
-    """The same head in random bases of keys and, where there are positions, of position vectors;
-    outputs are equal.
-    """
+    """Return an equal head in random bases of keys and of position vectors, if there are any."""
     moved = change_basis(weights, random_basis(weights.qk_dim, seed))
     if moved.pos is None:
         return moved
@@ -192,22 +196,19 @@ def in_random_bases(weights: HeadWeights, seed: int) -> HeadWeights:
 
 
 def _part_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "parts inputs"]:
-    """The input vector's share of each token and of each position."""
+    """Return the contribution of each token and of each position to an input vector."""
     require_fits(weights, space)
     tokens = space.num_tokens
     if weights.pos is None:
-        pos = np.empty((0, 0))
-    else:
-        pos = weights.pos[: space.num_positions]
+        return np.eye(tokens)
+    pos = weights.pos[: space.num_positions]
     parts = np.eye(tokens + len(pos), tokens + weights.pos_dim)
     parts[tokens:, tokens:] = pos
     return parts
 
 
 def place_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray, "place inputs"]:
-    """The head's input for each place: the token's one-hot vector, then the position's vector, if
-    any.
-    """
+    """Return the input for each place: the token's one-hot vector, and the position's, if any."""
     parts = _part_inputs(weights, space)
     tokens, positions = space.places
     if weights.pos is None:
@@ -216,39 +217,38 @@ def place_inputs(weights: HeadWeights, space: SequenceSpace) -> Float[np.ndarray
 
 
 def require_fits(weights: HeadWeights, space: SequenceSpace) -> None:
-    """Raise :class:`InputError` unless the matrices have a row for each token and each position of
-    ``space``.
-    """
-    cls = " and CLS" if space.has_cls else ""
-    position = "" if weights.pos is None else " and the position"
-    got = f"Km of shape {list(weights.Km.shape)} with pos of {weights.pos_dim} columns"
-    got += f", so inputs of length {weights.input_dim}"
-    expected = f"{space.num_tokens} + {weights.pos_dim} = {space.num_tokens + weights.pos_dim} rows"
-    expected += f", for {len(space.letters)} letters{cls}{position}"
-    fix = "Give Km, Qm and Vm one row for each token and below them one for each column of pos."
+    """Refuse matrices that have not a row for each token and each position of ``space``."""
     if weights.input_dim != space.num_tokens:
+        parts = f"{len(space.letters)} letters"
+        if space.has_cls:
+            parts += " and CLS"
+        if weights.pos is not None:
+            parts += " and the position"
+        shape = f"Km of shape {list(weights.Km.shape)} with pos of {weights.pos_dim} columns"
+        rows = f"{space.num_tokens} + {weights.pos_dim} = {space.num_tokens + weights.pos_dim}"
         raise InputError(
-            got=got,
-            expected=expected,
-            fix=fix,
+            got=f"{shape}, so inputs of length {weights.input_dim}",
+            expected=f"{rows} rows, for {parts}",
+            fix=(
+                "Give Km, Qm and Vm one row for each token and below them one for each column of "
+                "pos."
+            ),
         )
-    rows = weights.max_seq_len
-    got = f"pos of shape {[rows, weights.pos_dim]}"
-    expected = f"at least {space.num_positions} rows"
-    fix = f"Give pos a row for each position of the longest sequence{', CLS included' if space.has_cls else ''}."
-    if rows is not None and not rows >= space.num_positions:
+    num_positions = weights.max_seq_len
+    if num_positions is not None and num_positions < space.num_positions:
+        included = ", CLS included" if space.has_cls else ""
         raise InputError(
-            got=got,
-            expected=expected,
-            fix=fix,
+            got=f"pos of shape {[num_positions, weights.pos_dim]}",
+            expected=f"at least {space.num_positions} rows",
+            fix=f"Give pos a row for each position of the longest sequence{included}.",
         )
 
 
 def _require_basis(matrix: Float[np.ndarray, "rows columns"], size: int, name: str) -> None:
-    got = f"a change of basis of shape {list(matrix.shape)}"
+    """Refuse a matrix that is no well conditioned change of basis."""
     if matrix.shape != (size, size):
         raise InputError(
-            got=got,
+            got=f"a change of basis of shape {list(matrix.shape)}",
             expected=f"[{size}, {size}], {name} x {name}",
             fix="Use random_basis() for one.",
         )
@@ -256,10 +256,9 @@ def _require_basis(matrix: Float[np.ndarray, "rows columns"], size: int, name: s
         condition = float(np.linalg.cond(matrix))
     else:
         condition = np.nan
-    got = f"a change of basis of condition {condition:.2g}"
-    if not condition <= _WORST_CONDITION:
+    if not (condition <= _WORST_CONDITION):
         raise InputError(
-            got=got,
+            got=f"a change of basis of condition {condition:.2g}",
             expected=f"a finite, invertible matrix of condition at most {_WORST_CONDITION:.0e}",
             fix="Use a better conditioned one, such as random_basis().",
         )

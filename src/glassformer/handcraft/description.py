@@ -1,17 +1,14 @@
 """Descriptions of heads: which places a query attends to, by selectors, and the values of places.
 
 A head's score is a bilinear form of query and key, so the scores of several relations add up. A
-:class:`Selector` has
-two parts: its *meaning* (integer tiers of keys) and the *scores* that implement it exactly (a sum
-of relations).
-:mod:`glassformer.handcraft.designs` checks that the scores order the keys as the tiers do, and
-builds the weights.
+:class:`Selector` has two parts: its *meaning* (integer tiers of keys) and the *scores* that
+implement it exactly (a sum of relations). :mod:`glassformer.handcraft.designs` checks that the
+scores order the keys as the tiers do, and builds the weights.
 
-The meaning: every query attends, equally, to those keys of the sequence that are in the highest
-tier present. ``same_token().but_not(itself()).otherwise(token(CLS))`` puts other places with the
-same letter into tier 2, CLS into
-tier 1 and everything else into tier 0: attend to other places with my letter, and if there are
-none, to CLS.
+The meaning: every query attends, equally, to the keys of its sequence that are in the highest tier
+present. ``same_token().but_not(itself()).otherwise(token(CLS))`` puts other places with the same
+letter into tier 2, CLS into tier 1 and everything else into tier 0: attend to other places with the
+query's letter, and if there are none, to CLS.
 
 Source: the selectors of RASP, Weiss et al. 2021 (arXiv:2106.06981), section 3; hard attention from
 a large scale.
@@ -43,8 +40,9 @@ class Factors(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A selector evaluated for all pairs of places; ``scores`` are those of ``factors``, tier 0 is
-    unwanted.
+    """A selector evaluated for all pairs of places.
+
+    Tier 0 is unwanted. ``scores`` are the scores of ``factors``.
     """
 
     tiers: Int[np.ndarray, "query key"]
@@ -54,15 +52,16 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Selector:
-    """Which keys each query attends to. Created by the functions below and combined by its methods."""
+    """The keys that each query attends to.
+
+    Create selectors by the functions of this module, and combine them by their methods.
+    """
 
     text: str
     table: Callable[[SequenceSpace], Table]
 
     def otherwise(self, fallback: Selector) -> Selector:
-        """The keys of this selector; for queries whose sequence has none of them, those of
-        ``fallback``.
-        """
+        """Select the keys of this selector, or those of ``fallback`` where there are none."""
 
         def table(space: SequenceSpace) -> Table:
             first = self.table(space)
@@ -73,7 +72,7 @@ class Selector:
         return Selector(f"{self.text}, otherwise {fallback.text}", table)
 
     def but_not(self, other: Selector) -> Selector:
-        """The keys of this selector that ``other`` does not select."""
+        """Select the keys of this selector that ``other`` does not select."""
 
         def table(space: SequenceSpace) -> Table:
             first = self.table(space)
@@ -96,8 +95,8 @@ class Description:
     """The function of a head: every query outputs the mean value of the places it attends to.
 
     Args:
-        space: The sequences it is for.
-        attend: Which places a query attends to.
+        space: The sequences that it covers.
+        attend: The places that a query attends to.
         values: The value of each token, numbers or lists of numbers of one length; zeros for
             omitted tokens. None gives each letter its one-hot vector, and CLS zeros.
         position_values: Added to the value for the position, ``[num_positions, v_dim]``; zeros when
@@ -123,8 +122,7 @@ class Description:
             positions = np.zeros(shape)
         else:
             positions = np.array(self.position_values, dtype=float)
-        fits = positions.shape == shape and bool(np.isfinite(positions).all())
-        if not fits:
+        if positions.shape != shape or not bool(np.isfinite(positions).all()):
             raise InputError(
                 got=f"position_values of shape {list(positions.shape)}",
                 expected=f"finite numbers of shape {list(shape)}",
@@ -139,24 +137,23 @@ class Description:
         return self.value_rows[tokens] + self.value_rows[self.space.num_tokens + positions]
 
     def wanted(self, block: Block) -> Bool[np.ndarray, "sequence query key"]:
-        """The keys that each query should attend to: those in the highest tier present in its
-        sequence.
-        """
+        """Return the keys in the highest tier present: the query should attend to these."""
         place = self.space.place_of(block)
         tiers = self.table.tiers[place[:, :, None], place[:, None, :]]
         tiers = np.where(block.real[:, None, :], tiers, -1)
         return np.asarray(tiers == tiers.max(axis=2, keepdims=True))
 
     def output(self, block: Block) -> Float[np.ndarray, "sequence query v_dim"]:
-        """The exact output of this description: the mean over the wanted keys."""
-        wanted = self.wanted(block).astype(float)
+        """Return the exact output of this description: the mean over the wanted keys."""
+        keys = self.wanted(block).astype(float)
         values = self.place_values[self.space.place_of(block)]
-        return wanted @ values / wanted.sum(axis=2, keepdims=True)
+        return keys @ values / keys.sum(axis=2, keepdims=True)
 
     def __str__(self) -> str:
         return f"attend to {self.attend.text}"
 
     def _token_values(self) -> Float[np.ndarray, "token v_dim"]:
+        """Return the value of each token."""
         if self.values is None:
             return np.eye(self.space.num_tokens, len(self.space.letters))
         names = self.space.token_names
@@ -167,27 +164,25 @@ class Description:
                     expected=f"values for {', '.join(names)}",
                     fix="Name one of these.",
                 )
-        if not bool(self.values):
+        if not self.values:
             raise InputError(
                 got="no values",
                 expected="a value for at least one token",
                 fix="Omit values for one-hot ones.",
             )
+        rows = {}
         try:
-            rows = {
-                name: np.atleast_1d(np.array(value, dtype=float))
-                for name, value in self.values.items()
-            }
+            for name, value in self.values.items():
+                rows[name] = np.atleast_1d(np.array(value, dtype=float))
         except (TypeError, ValueError) as error:
-            expected = "a number or a list of numbers for each token"
-            raise InputError(f"values {self.values!r}", expected, "Pass numbers.") from error
+            raise InputError(
+                got=f"values {self.values!r}",
+                expected="a number or a list of numbers for each token",
+                fix="Pass numbers.",
+            ) from error
         shapes = sorted({row.shape for row in rows.values()})
-        fits = (
-            len(shapes) == 1
-            and len(shapes[0]) == 1
-            and all(np.isfinite(row).all() for row in rows.values())
-        )
-        if not fits:
+        finite = all(np.isfinite(row).all() for row in rows.values())
+        if len(shapes) != 1 or len(shapes[0]) != 1 or not finite:
             raise InputError(
                 got=f"values of shapes {shapes}",
                 expected="finite numbers, equally many for every token",
@@ -197,15 +192,17 @@ class Description:
 
 
 def everything() -> Selector:
-    """Every key equally: the output is the mean of all values."""
-    return _relation(
-        "everything",
-        lambda space: Factors(*np.zeros((2, space.num_tokens + space.num_positions, 1))),
-    )
+    """Select every key: the output is the mean of all values."""
+
+    def factors(space: SequenceSpace) -> Factors:
+        query, key = np.zeros((2, space.num_tokens + space.num_positions, 1))
+        return Factors(query, key)
+
+    return _relation("everything", factors)
 
 
 def same_token() -> Selector:
-    """Keys with the query's own token, including the query's own place."""
+    """Select keys with the query's token, including the query's own place."""
 
     def factors(space: SequenceSpace) -> Factors:
         rows = np.eye(space.num_tokens + space.num_positions, space.num_tokens)
@@ -215,13 +212,13 @@ def same_token() -> Selector:
 
 
 def itself() -> Selector:
-    """The query's own place."""
+    """Select the query's own place."""
     return _by_positions("itself", lambda query, key: query == key)
 
 
 def previous(distance: int = 1) -> Selector:
-    """The place ``distance`` before the query's."""
-    if not distance >= 1:
+    """Select the place ``distance`` before the query's."""
+    if distance < 1:
         raise InputError(
             got=f"distance = {distance}",
             expected="at least 1",
@@ -235,24 +232,24 @@ def previous(distance: int = 1) -> Selector:
 
 
 def earlier() -> Selector:
-    """All places before the query's."""
+    """Select all places before the query's."""
     return _by_positions("an earlier place", lambda query, key: key < query)
 
 
 def later() -> Selector:
-    """All places after the query's."""
+    """Select all places after the query's."""
     return _by_positions("a later place", lambda query, key: key > query)
 
 
 def token(name: str) -> Selector:
-    """Keys with the token ``name``: a letter, or CLS."""
+    """Select keys with the token ``name``: a letter, or CLS."""
 
     def factors(space: SequenceSpace) -> Factors:
         if name not in space.token_names:
             raise InputError(
-                f"the token {name!r}",
-                f"one of {', '.join(space.token_names)}",
-                "Name one of these.",
+                got=f"the token {name!r}",
+                expected=f"one of {', '.join(space.token_names)}",
+                fix="Name one of these.",
             )
         return _from_any_query(space, space.token_names.index(name))
 
@@ -260,8 +257,8 @@ def token(name: str) -> Selector:
 
 
 def at_position(index: int) -> Selector:
-    """The place of letter number ``index``, from 0, CLS not counted."""
-    if not index >= 0:
+    """Select the place of letter number ``index``, from 0, CLS not counted."""
+    if index < 0:
         raise InputError(
             got=f"index = {index}",
             expected="a position of at least 0",
@@ -269,7 +266,7 @@ def at_position(index: int) -> Selector:
         )
 
     def factors(space: SequenceSpace) -> Factors:
-        if not index < space.max_len:
+        if index >= space.max_len:
             raise InputError(
                 got=f"position {index} of sequences of at most {space.max_len} letters",
                 expected=f"a position below {space.max_len}",
@@ -281,34 +278,36 @@ def at_position(index: int) -> Selector:
 
 
 def latest() -> Selector:
-    """The last place of the sequence: the later a key, the higher its tier."""
-    return _relation(
-        "the last place",
-        lambda space: _from_any_query(
-            space, slice(space.num_tokens, None), np.arange(1, space.num_positions + 1)
-        ),
-    )
+    """Select the last place of the sequence: the later a key, the higher its tier."""
+
+    def factors(space: SequenceSpace) -> Factors:
+        position_rows = slice(space.num_tokens, None)
+        return _from_any_query(space, position_rows, np.arange(1, space.num_positions + 1))
+
+    return _relation("the last place", factors)
 
 
 def pair_scores(factors: Factors, space: SequenceSpace) -> Float[np.ndarray, "query key"]:
-    """The scores of ``factors`` for every query place and key place of ``space``."""
+    """Return the scores of ``factors`` for every query place and key place of ``space``."""
     tokens, positions = space.places
     queries, keys = (side[tokens] + side[space.num_tokens + positions] for side in factors)
     return queries @ keys.T
 
 
 def _relation(text: str, factors: Callable[[SequenceSpace], Factors]) -> Selector:
-    """A selector whose tiers are its scores, which are integers."""
+    """Return a selector whose tiers are its scores, which are integers."""
 
     def table(space: SequenceSpace) -> Table:
-        made = factors(space)
-        scores = pair_scores(made, space)
-        return Table(scores.astype(np.int64), scores, made)
+        factors_of_space = factors(space)
+        scores = pair_scores(factors_of_space, space)
+        return Table(scores.astype(np.int64), scores, factors_of_space)
 
     return Selector(text, table)
 
 
 def _by_positions(text: str, holds: Callable[[Any, Any], Any]) -> Selector:
+    """Return a selector of pairs of a query's and a key's position."""
+
     def factors(space: SequenceSpace) -> Factors:
         positions = np.arange(space.num_positions)
         no_token = np.zeros((space.num_tokens, space.num_positions))
@@ -322,9 +321,7 @@ def _by_positions(text: str, holds: Callable[[Any, Any], Any]) -> Selector:
 
 
 def _from_any_query(space: SequenceSpace, key_rows: int | slice, scores: Any = 1) -> Factors:
-    """One column whose query side is 1 for every token, and whose key side is ``scores`` in
-    ``key_rows``.
-    """
+    """Return a relation in which every query scores the keys of ``key_rows`` by ``scores``."""
     query, key = np.zeros((2, space.num_tokens + space.num_positions, 1))
     query[: space.num_tokens] = 1
     key[key_rows, 0] = scores
@@ -332,26 +329,25 @@ def _from_any_query(space: SequenceSpace, key_rows: int | slice, scores: Any = 1
 
 
 def _sum(tiers: Any, first: Table, second: Table, weight: float) -> Table:
+    """Return a table with the scores of ``first`` plus ``weight`` times those of ``second``."""
     query = np.concatenate([first.factors.query, weight * second.factors.query], axis=1)
     key = np.concatenate([first.factors.key, second.factors.key], axis=1)
     return Table(tiers.astype(np.int64), first.scores + weight * second.scores, Factors(query, key))
 
 
 def _fallback_weight(space: SequenceSpace, first: Table, second: Table) -> float:
-    """The factor on the fallback's scores that puts its keys between the other keys and the wanted
-    ones.
-    """
+    """Return a factor that puts the fallback's keys between the other and the selected keys."""
     judged = slice(int(space.has_cls), None)
-    wanted = first.tiers[judged] > 0
-    fallback = ~wanted & (second.tiers[judged] > 0)
-    rest = ~wanted & ~fallback
+    selected = first.tiers[judged] > 0
+    fallback = ~selected & (second.tiers[judged] > 0)
+    rest = ~selected & ~fallback
     if not fallback.any():
         return 1.0
     scores = first.scores[judged]
     lowest = lambda keys: scores.min(axis=1, where=keys, initial=np.inf)  # noqa: E731
     highest = lambda keys: scores.max(axis=1, where=keys, initial=-np.inf)  # noqa: E731
     has_fallback = fallback.any(axis=1)
-    most = float((lowest(wanted) - highest(fallback))[has_fallback].min())
+    most = float((lowest(selected) - highest(fallback))[has_fallback].min())
     least = float((highest(rest) - lowest(fallback))[has_fallback].max())
     if math.isinf(most):
         most = max(least, 0.0) + 2

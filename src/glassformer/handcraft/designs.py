@@ -1,12 +1,11 @@
-r"""Build the weights of a head from a description.
+r"""Designs of heads: weights that are built from a description.
 
 A :class:`~glassformer.handcraft.description.Selector` is a weighted sum of relations, each given by
 two matrices. Their columns, concatenated, are those of Qm and Km, so that the score is the sum. A
-factor on Qm, the *sharpness*, turns the
-gaps between tiers into margins: with n keys, values that differ by at most D and a smallest gap g,
-an error of at most e needs ``ln((n - 1) D / e) / g``, since the leakage is below ``(n - 1) exp(-g
-sharpness)`` (:mod:`glassformer.handcraft.bounds`). docs/concepts/heads.md lists what a single head
-cannot do.
+factor on Qm, the *sharpness*, turns the gaps between tiers into margins: with n keys, values that
+differ by at most D and a smallest gap g, an error of at most e needs ``ln((n - 1) D / e) / g``,
+since the leakage is below ``(n - 1) exp(-g sharpness)`` (:mod:`glassformer.handcraft.bounds`).
+docs/concepts/heads.md lists what a single head cannot do.
 """
 
 import math
@@ -29,7 +28,7 @@ class Design:
 
     Attributes:
         sharpness: The factor on its scores.
-        margin: Smallest distance of a wanted score from an unwanted one, over every sequence.
+        margin: Smallest lead of a wanted score over an unwanted one, over every sequence.
         bound: Upper bound on the error of any output of any sequence, in float64.
     """
 
@@ -41,8 +40,7 @@ class Design:
 
 
 def build(description: Description, largest_error: float = 1e-9) -> Design:
-    """The weights of a head that does what ``description`` says, to within ``largest_error``, on
-    every sequence.
+    """Build a head that computes a description on every sequence, within ``largest_error``.
 
     Tokens and positions are one-hot. If the description mentions no position, the head has none and
     takes sequences of any length. The sharpness is the smallest integer that gives
@@ -51,17 +49,15 @@ def build(description: Description, largest_error: float = 1e-9) -> Design:
     require_above_zero(largest_error=largest_error)
     sharpness = needed_sharpness(description, largest_error)
     space = description.space
-    (query, key), values, tokens = (
-        description.table.factors,
-        description.value_rows,
-        slice(space.num_tokens),
-    )
+    query, key = description.table.factors
+    values = description.value_rows
+    tokens = slice(space.num_tokens)
     query = sharpness * math.sqrt(key.shape[1]) * query + 0.0  # turns -0 into 0
     weights = HeadWeights(key, query, values, np.eye(space.num_positions))
     if not any(matrix[space.num_tokens :].any() for matrix in (query, key, values)):
         weights = HeadWeights(key[tokens], query[tokens], values[tokens])
     bound = bound_of_pairs(PlaceTables.of(weights, space, FLOAT64_ROUNDOFF), description)
-    if not bound.error <= largest_error:
+    if not (bound.error <= largest_error):
         raise InputError(
             got=f"largest_error = {largest_error}",
             expected=f"at least {bound.error:.2g}, the rounding error in float64",
@@ -71,30 +67,34 @@ def build(description: Description, largest_error: float = 1e-9) -> Design:
 
 
 def design(task: Task, largest_error: float = 1e-9) -> Design:
-    """The head that solves ``task`` as its description says."""
+    """Build the head that solves ``task`` by its description."""
     if task.description is None:
-        fix = "Write a Description for it, if a single head can do it, and call build()."
         raise InputError(
-            f"the task {task.name!r}, which has no description", "a task with a description", fix
+            got=f"the task {task.name!r}, which has no description",
+            expected="a task with a description",
+            fix="Write a Description for it, if a single head can do it, and call build().",
         )
     return build(task.description, largest_error)
 
 
 def needed_sharpness(description: Description, largest_error: float) -> float:
-    """The sharpness that keeps every error at or below ``largest_error``: an integer of at least 1."""
+    """Return the least integer of at least 1 that keeps every error within ``largest_error``."""
     space = description.space
     table = description.table
     gap = math.inf
     for case in tier_cases(space, table.tiers, table.scores):
-        for query in case.queries[(case.spread > _SAME) | (case.margin < _SAME)][:1].tolist():
-            token, position = (each[query] for each in space.places)
-            name = f"{space.token_names[token]} at position {position - space.has_cls}"
-            got = f"{description}, for which the query {name} cannot score its keys"
-            expected = (
-                "relations whose sum is equal for all keys of a tier, and lower for lower tiers"
-            )
+        unordered = case.queries[(case.spread > _SAME) | (case.margin < _SAME)]
+        if len(unordered):
+            query = int(unordered[0])
+            tokens, positions = space.places
+            letter = space.token_names[tokens[query]]
+            name = f"{letter} at position {positions[query] - space.has_cls}"
             raise InputError(
-                got, expected, "A single head adds its relations. Use fewer of them, or two heads."
+                got=f"{description}, for which the query {name} cannot score its keys",
+                expected=(
+                    "relations whose sum is equal for all keys of a tier, and lower for lower tiers"
+                ),
+                fix="A single head adds its relations. Use fewer of them, or two heads.",
             )
         gap = min(gap, float(case.margin.min()))
     values = description.place_values
@@ -103,11 +103,10 @@ def needed_sharpness(description: Description, largest_error: float) -> float:
     if math.isinf(gap) or difference == 0 or others == 0:
         return 1.0
     # Half of the error is reserved for rounding.
-    return float(
-        max(1, math.ceil((math.log(2 * others * difference) - math.log(largest_error)) / gap))
-    )
+    needed = (math.log(2 * others * difference) - math.log(largest_error)) / gap
+    return float(max(1, math.ceil(needed)))
 
 
 def designable() -> list[str]:
-    """Names of the built-in tasks that a single head can do."""
+    """Return the names of the built-in tasks that a single head can do."""
     return [name for name, make in TASKS.items() if make().description is not None]

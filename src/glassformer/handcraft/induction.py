@@ -1,14 +1,12 @@
-r"""An induction circuit by hand: a decoder of two attention-only layers with one head each, built
-and verified.
+r"""An induction circuit by hand: an attention-only decoder of two layers, built and verified.
 
-What it computes: after the start token and some letters, the prediction at each letter is the
-letter that followed its latest earlier occurrence, and the start token where it has not occurred
-before.
+The task: after the start token and some letters, the prediction at each letter is the letter that
+followed its latest earlier occurrence, and the start token where it has not occurred before.
 
-How: the stream has the parts *token*, *previous*, *answer* and a constant 1. The head of layer 0
-attends to the previous place and copies its token into *previous*. The head of layer 1 attends to
-the latest place whose *previous* is the query's *token*, or else to the start, and copies that
-place's token into *answer*, which the output reads.
+The circuit: each layer has one head. The stream has the parts *token*, *previous*, *answer* and a
+constant 1. The head of layer 0 attends to the previous place and copies its token into *previous*.
+The head of layer 1 attends to the latest place whose *previous* is the query's *token*, or else to
+the start, and copies that place's token into *answer*, which the output reads.
 
 The bound of :func:`verify_induction` takes the weights alone and holds for every text up to the
 model's length:
@@ -60,11 +58,11 @@ from glassformer.models.decoder_config import DecoderConfig
 from glassformer.text import rounded_down, rounded_up
 
 _FAST = 6
-"""Pairs that tell distances apart; the others hardly turn over the whole length."""
+"""Number of pairs that tell distances apart; the others hardly turn over the whole length."""
 _SLOWEST = 1e-3
-"""How far a slow pair turns at most over the whole length, in radians."""
+"""Largest angle by which a slow pair turns over the whole length, in radians."""
 _LARGEST = 1e7
-"""Of a weight, so that no sum of products overflows."""
+"""Largest absolute value of a weight, so that no sum of products overflows."""
 _ANY_VALUE = frozenset(
     {
         "hidden_dim",
@@ -87,8 +85,7 @@ _SAMPLES = 1000
 
 
 class RotaryHead:
-    """The head of a layer of a decoder in the half-split layout, whose weights are written as a sum
-    of relations.
+    """A head of a decoder in the half-split layout, with weights written as a sum of relations.
 
     The residual stream is divided into *parts*: ranges of coordinates with the one-hot vector of a
     token, and a coordinate ``one`` that is 1 everywhere. Pair f of a query's and a key's
@@ -102,25 +99,24 @@ class RotaryHead:
         self._pairs = model.config.head_dim // 2
         turns = torch.arange(self._pairs, dtype=torch.float64) / self._pairs
         self.frequencies = torch.pow(model.config.rope_base, -turns)
-        maps = attention.query, attention.key, attention.value, attention.output
-        self._query, self._key, self._value, self._output = (
-            each.weight.detach().zero_() for each in maps
-        )
+        self._query = attention.query.weight.detach().zero_()
+        self._key = attention.key.weight.detach().zero_()
+        self._value = attention.value.weight.detach().zero_()
+        self._output = attention.output.weight.detach().zero_()
 
     def at_distance(self, distance: int, weight: float, pairs: Sequence[int], one: int) -> None:
-        """Score the key ``distance`` before the query by ``weight`` for each of some fast pairs,
-        others less.
-        """
+        """Score the key ``distance`` before the query by ``weight`` in each pair, others less."""
         for pair in pairs:
             self._write(pair, one, one, weight, -distance * float(self.frequencies[pair]))
 
     def latest(self, weight: float, pair: int, one: int) -> None:
-        """Score later keys higher: ``weight cos(pi / 4 + distance theta)``, falling up to 3/4 pi."""
+        """Score later keys higher: ``weight cos(pi / 4 + distance theta)``, falling to 3/4 pi."""
         self._write(pair, one, one, weight, math.pi / 4)
 
     def match(self, query: range, key: range, weight: float, pairs: Sequence[int]) -> None:
-        """Score keys whose part ``key`` equals the query's part ``query`` by ``weight cos(distance
-        theta)``.
+        """Score keys whose part ``key`` equals the query's part ``query``.
+
+        The score is ``weight cos(distance theta)``.
         """
         for pair, asks, answers in zip(pairs, query, key, strict=True):
             self._write(pair, asks, answers, weight)
@@ -132,11 +128,12 @@ class RotaryHead:
     def copy(self, read: range, write: range) -> None:
         """Add the part ``read`` of the attended key to the part ``write`` of the query's stream."""
         for coordinate, (source, target) in enumerate(zip(read, write, strict=True)):
-            self._value[coordinate, source] = self._output[target, coordinate] = 1.0
+            self._value[coordinate, source] = 1.0
+            self._output[target, coordinate] = 1.0
 
     def _write(self, pair: int, query: int, key: int, weight: float, angle: float = 0.0) -> None:
-        free = not bool(self._key[pair].any())
-        if not free:
+        """Write one relation into a pair that has none."""
+        if bool(self._key[pair].any()):
             raise InputError(
                 got=f"pair {pair}, which has a relation",
                 expected="a free pair",
@@ -149,11 +146,10 @@ class RotaryHead:
 
 
 def distance_gap(frequencies: Float[Tensor, " pair"], distance: int, longest: int) -> float:
-    """The least difference in score, for weight 1, of the key at ``distance`` from one at another
-    of up to ``longest``.
+    """Return the least lead in score of the key at ``distance`` over any other, for weight 1.
 
-    It is the gap of :meth:`RotaryHead.at_distance`: ``sum over pairs of 1 - cos((d - distance)
-    theta)``.
+    Distances go up to ``longest``. It is the gap of :meth:`RotaryHead.at_distance`:
+    ``sum over pairs of 1 - cos((d - distance) theta)``.
     """
     away = torch.arange(longest + 1, dtype=torch.float64) - distance
     return float((1 - torch.outer(away[away != 0], frequencies).cos()).sum(1).min())
@@ -162,8 +158,9 @@ def distance_gap(frequencies: Float[Tensor, " pair"], distance: int, longest: in
 def induction_target(
     texts: Int[np.ndarray, "text letter"], start: int
 ) -> Int[np.ndarray, "text letter"]:
-    """For each letter, the one that followed its latest earlier occurrence; ``start`` where it is
-    new.
+    """Return the letter that followed each letter's latest earlier occurrence.
+
+    It is ``start`` where a letter is new.
     """
     targets = np.full_like(texts, start)
     for place in range(1, texts.shape[1]):
@@ -176,15 +173,14 @@ def induction_target(
 def build_induction(
     letters: str, max_len: int, *, margin: float = 30.0, confidence: float = 20.0
 ) -> Decoder:
-    """The decoder of this module for texts of a start token and up to ``max_len`` letters, in
-    float32.
+    """Build the decoder of this module in float32.
 
     Tokens are the letters in their order, the start token last.
 
     Args:
-        max_len: The longest text, in letters.
-        margin: By which the wanted key's score is ahead.
-        confidence: By which the wanted logit is ahead.
+        max_len: The longest text, in letters; the start token is not counted.
+        margin: The lead of the wanted key's score.
+        confidence: The lead of the wanted logit.
     """
     space = SequenceSpace(tuple(letters), max_len, has_cls=True)
     if not (margin > 0 and confidence > 0):
@@ -195,7 +191,9 @@ def build_induction(
         )
     tokens = space.num_tokens
     start = space.num_tokens - 1
-    token, previous, answer = (range(part * tokens, (part + 1) * tokens) for part in range(3))
+    token = range(tokens)
+    previous = range(tokens, 2 * tokens)
+    answer = range(2 * tokens, 3 * tokens)
     one = 3 * tokens
     pairs = _FAST + tokens + 1
     config = DecoderConfig(
@@ -215,25 +213,25 @@ def build_induction(
             weight.zero_()
         model.embedding.weight[:, list(token)] = torch.eye(tokens, dtype=torch.float64)
         model.embedding.weight[:, one] = 1
-        # Streams are one-hot vectors and the constant: of length sqrt(2), sqrt(3) and 2. Norms
-        # divide by it.
-        norms = "layers.0.attention_norm", "layers.1.attention_norm", "final_norm"
+        # Streams are one-hot vectors and the constant, so their lengths are sqrt(2), sqrt(3) and 2.
+        # Norms divide by the length.
+        norms = ("layers.0.attention_norm", "layers.1.attention_norm", "final_norm")
         for ones, name in enumerate(norms, start=2):
             model.get_parameter(f"{name}.weight").fill_(math.sqrt(ones / config.hidden_dim))
         model.output.weight[:, list(answer)] = confidence * torch.eye(tokens, dtype=torch.float64)
 
         first = RotaryHead(model, 0)
         fast = range(_FAST)
-        first.at_distance(
-            1, margin / distance_gap(first.frequencies[:_FAST], 1, max_len), fast, one
-        )
+        gap = distance_gap(first.frequencies[:_FAST], 1, max_len)
+        first.at_distance(1, margin / gap, fast, one)
         first.copy(token, previous)
 
         second = RotaryHead(model, 1)
-        pair = next(each for each in fast if float(second.frequencies[each]) * max_len <= 1)
-        angles = (
-            math.pi / 4 + torch.arange(max_len + 1, dtype=torch.float64) * second.frequencies[pair]
-        )
+        frequencies = second.frequencies
+        slow_enough = [pair for pair in fast if float(frequencies[pair]) * max_len <= 1]
+        pair = slow_enough[0]
+        distances = torch.arange(max_len + 1, dtype=torch.float64)
+        angles = math.pi / 4 + distances * frequencies[pair]
         falls = angles.cos()
         nearer = margin / float((falls[:-1] - falls[1:]).min())
         ahead = nearer * float(falls[0] - falls[-1]) + margin
@@ -246,22 +244,22 @@ def build_induction(
 
 @dataclass(frozen=True)
 class InductionCertificate:
-    """Whether a decoder predicts :func:`induction_target` at every letter of every text up to its
-    length.
+    """The verdict on a decoder's predictions of :func:`induction_target`, for all texts.
 
     Attributes:
         subject: The weights and letters that it is about.
-        holds: The bound proves it, and no text that was run contradicts it.
+        holds: True if the bound proves that all predictions are right, and no text that was run
+            contradicts it.
         num_texts: Number of texts that the bound covers.
         margins: The least margin of the wanted key's score in both layers, errors subtracted.
         leaks: The largest weight of all other keys together, in both layers.
-        logit_margin: The least difference of the wanted logit from all others, errors subtracted.
-        probability: The least probability of the wanted token that follows from it, rounded down to
+        logit_margin: The least lead of the wanted logit over all others, errors subtracted.
+        probability: The least probability of the wanted token by the logit margin, rounded down to
             nine decimals.
         num_run: Number of texts that were run.
-        num_wrong: Number of predictions of these that are not the target.
-        least_probability: The least probability of a target in them.
-        counterexample: The first of these texts with a wrong prediction.
+        num_wrong: Number of wrong predictions in texts that were run.
+        least_probability: The least probability of a target in texts that were run.
+        counterexample: The first text with a wrong prediction.
     """
 
     subject: Subject
@@ -281,7 +279,7 @@ class InductionCertificate:
         self.subject.require(_subject(model, letters))
 
     def to_json(self) -> dict[str, Any]:
-        """All attributes as JSON values, with null for numbers that JSON does not have."""
+        """Return all attributes as JSON values, with null for numbers that JSON does not have."""
         named = asdict(self) | {"subject": self.subject.to_json()}
         values: dict[str, Any] = json.loads(json.dumps(named), parse_constant=lambda _: None)
         return values
@@ -290,43 +288,41 @@ class InductionCertificate:
         first_margin, second_margin = (rounded_down(margin, 4) for margin in self.margins)
         first_leak, second_leak = (rounded_up(leak, 2) for leak in self.leaks)
         probability = rounded_down(self.probability, 9)
+        verdict = "HOLDS" if self.holds else "NOT PROVED"
+        wrong = f"{self.num_run:,}, with {self.num_wrong:,} wrong predictions"
+        logit_margin = rounded_down(self.logit_margin, 4)
         lines = [
-            f"induction: {'HOLDS' if self.holds else 'NOT PROVED'} for all "
-            f"{format_count(self.num_texts)} texts",
+            f"induction: {verdict} for all {format_count(self.num_texts)} texts",
             f"  margins of scores  {first_margin} and {second_margin}",
             f"  leaks at most      {first_leak} and {second_leak}",
-            f"  margin of logits   {rounded_down(self.logit_margin, 4)}, so a probability of at "
-            f"least {probability}",
-            f"  texts run          {self.num_run:,}, with {self.num_wrong:,} wrong predictions; "
-            f"the least probability was {self.least_probability:.9g}",
+            f"  margin of logits   {logit_margin}, so a probability of at least {probability}",
+            f"  texts run          {wrong}; the least probability was {self.least_probability:.9g}",
         ]
-        return "\n".join(
-            lines
-            if self.counterexample is None
-            else [*lines, f"  counterexample     {self.counterexample}"]
-        )
+        if self.counterexample is not None:
+            lines.append(f"  counterexample     {self.counterexample}")
+        return "\n".join(lines)
 
 
 @proof_settings()
 @torch.no_grad()
 def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> InductionCertificate:
-    """Prove that ``model`` predicts :func:`induction_target` on every text, and run it on some; see
-    this module.
+    """Prove that ``model`` predicts :func:`induction_target` on every text, and run it on some.
 
-    All texts up to some length are run, as many as ``limit`` allows; so are regular ones of several
-    lengths, and 1,000 random ones.
+    The module's docstring has the proof. All texts up to some length are run, as many as ``limit``
+    allows. Regular ones of several lengths and 1,000 random ones are run, too.
 
     Args:
         model: An attention-only decoder of two layers with one head each, without windows, sinks or
             biases.
         letters: Its alphabet; the token after the last letter is the start.
-        limit: Most short texts to run.
+        limit: Largest number of short texts to run.
     """
     config = model.config
     _check_form(config, letters)
     require_as_built(model, Decoder, _LARGEST, like=Decoder(config))
     space = SequenceSpace(tuple(letters), config.max_seq_len - 1, has_cls=True)
     margins, leaks, logit_margin = _Bound(model, space).follow()
+    proved = all(margin > 0 for margin in (*margins, logit_margin))  # NaN proves nothing
     others = space.num_tokens - 1
     if logit_margin > -700:
         probability = 1 / (1 + others * math.exp(-logit_margin))
@@ -335,7 +331,7 @@ def verify_induction(model: Decoder, letters: str, *, limit: int = 20_000) -> In
     run, missed, least, example = _run(model, space, limit)
     return InductionCertificate(
         subject=_subject(model, letters),
-        holds=all(margin > 0 for margin in (*margins, logit_margin)) and missed == 0,  # NaN is not
+        holds=proved and missed == 0,
         num_texts=space.count,
         margins=margins,
         leaks=leaks,
@@ -386,8 +382,11 @@ def _subject(model: Decoder, letters: str) -> Subject:
 
 
 def _run(model: Decoder, space: SequenceSpace, limit: int) -> tuple[int, int, float, str | None]:
-    """Texts run, wrong predictions, the least probability of a target, and the first text with a
-    wrong one.
+    """Run a model on texts.
+
+    Returns:
+        The number of texts, the number of wrong predictions, the least probability of a target, and
+        the first text with a wrong prediction.
     """
     listed = space.longest_listable(limit)
     others = space.longer([*space.regular(8), *space.sample(_SAMPLES, seed=0)], listed)
@@ -406,10 +405,10 @@ def _run(model: Decoder, space: SequenceSpace, limit: int) -> tuple[int, int, fl
         targets = torch.from_numpy(induction_target(block.tokens[:, 1:], space.num_tokens - 1))
         real = torch.from_numpy(block.real[:, 1:])
         missed = (probabilities.argmax(-1) != targets) & real
-        found = probabilities.gather(-1, targets[..., None])[..., 0][real]
-        run = run + len(tokens)
-        wrong = wrong + int(missed.sum())
-        least = np.minimum(least, float(found.min()))
+        of_targets = probabilities.gather(-1, targets[..., None])[..., 0][real]
+        run += len(tokens)
+        wrong += int(missed.sum())
+        least = np.minimum(least, float(of_targets.min()))
         if example is None and bool(missed.any()):
             row = int(missed.any(1).nonzero()[0])
             example = space.decode(block.tokens[row, 1:][block.real[row, 1:]])
@@ -429,19 +428,18 @@ class _Bound:
         size = config.head_dim
 
         def both(roundings: int) -> float:
-            """In the model, and in this bound."""
+            """Return the relative rounding in the model and in this bound."""
             return gamma(roundings, roundoff) + gamma(roundings, FLOAT64_ROUNDOFF)
 
         self._norm_rounding = both(width + 8)
         self._score_rounding = both(2 * width + size + 24) + 2 * (self._length + 4) * 2.0**-21
         self._value_rounding = both(2 * (width + size) + 2 * self._length + 64)
-        # The model's own: of a base that float32 cannot hold they are 0.
-        self._angles = torch.outer(
-            torch.arange(self._length).double(), model.rotary._frequencies.double()
-        )
+        # The frequencies of the model itself are 0 where float32 cannot hold its base.
+        distances = torch.arange(self._length).double()
+        self._angles = torch.outer(distances, model.rotary._frequencies.double())
 
     def follow(self) -> tuple[tuple[float, float], tuple[float, float], float]:
-        """Margins and leaks of both layers, and the margin of the logits."""
+        """Return margins and leaks of both layers, and the margin of the logits."""
         tokens = self._tokens
         start = self._tokens - 1
         embedding = self._model.embedding.weight.double()
@@ -456,25 +454,26 @@ class _Bound:
         v = v.view(tokens, tokens, -1)
         letters = torch.arange(start)
         # A query with the token t copies a place of any token whose previous one is t, or else the
-        # start.
-        copied = (
-            stream[:start, :, None] + v[:start, :start].transpose(0, 1)[:, None]
-        )  # [t, previous, copied]
+        # start. The axes are t, its previous token and the copied token.
+        copied = stream[:start, :, None] + v[:start, :start].transpose(0, 1)[:, None]
         missing = stream[:start] + v[start, start]
-        margins = [
-            self._logit_margin(copied, letters.expand(copied.shape[:-1]), error + moved),
-            self._logit_margin(missing, torch.full(missing.shape[:-1], start), error + moved),
-        ]
-        return (first, second), (leak, next_leak), float(np.min(margins))
+        targets = letters.expand(copied.shape[:-1])
+        margin_of_copied = self._logit_margin(copied, targets, error + moved)
+        targets = torch.full(missing.shape[:-1], start)
+        margin_of_missing = self._logit_margin(missing, targets, error + moved)
+        logit_margin = float(np.min([margin_of_copied, margin_of_missing]))
+        return (first, second), (leak, next_leak), logit_margin
 
     def _normalised(self, norm: Any, x: Tensor, error: float) -> tuple[Tensor, float]:
-        """The norm of each row, and how far an error of this length in the row, and rounding, may
-        move it.
+        """Return the norm of each row, and its error.
+
+        Args:
+            error: The length of the error of each row.
         """
         weight = norm.weight.double()
         shortest = float(x.norm(dim=-1).min())
         out = x * (x.square().mean(-1, keepdim=True) + norm.eps).rsqrt() * weight
-        if not shortest > error:
+        if not (shortest > error):
             return out, math.inf
         drift = float(weight.abs().max()) * math.sqrt(x.shape[-1]) * error / (shortest - error)
         return out, drift + self._norm_rounding * (float(out.norm(dim=-1).max()) + drift)
@@ -482,51 +481,65 @@ class _Bound:
     def _read(
         self, layer: int, x: Tensor, error: float
     ) -> tuple[Tensor, Tensor, Tensor, float, float]:
-        """Scaled queries, keys, what each place adds when it is attended to, and how far off scores
-        and that may be.
+        """Return the queries, keys and values of a layer's head, and their errors.
+
+        Args:
+            x: The ideal stream of each place.
+            error: The length of the error of each stream.
+
+        Returns:
+            Scaled queries; keys; the vector that each place adds to the stream when it is attended
+            to; the error of a score; and the error of an added vector.
         """
         block: Any = self._model.layers[layer]
-        maps = block.attention.query, block.attention.key, block.attention.value
-        query, key, value = (each.weight.double() for each in maps)
+        attention = block.attention
+        query = attention.query.weight.double()
+        key = attention.key.weight.double()
+        value = attention.value.weight.double()
         query = query / math.sqrt(len(query))
-        output = block.attention.output.weight.double()
+        output = attention.output.weight.double()
         normed, drift = self._normalised(block.attention_norm, x, error)
         q = normed @ query.T
         k = normed @ key.T
         v = normed @ (output @ value).T
-        moves = [drift * float(torch.linalg.matrix_norm(each, 2)) for each in (query, key)]
-        lengths = [float(each.norm(dim=1).max()) for each in (q, k)]
-        blur = lengths[0] * moves[1] + lengths[1] * moves[0] + moves[0] * moves[1]
+        q_drift = drift * float(torch.linalg.matrix_norm(query, 2))
+        k_drift = drift * float(torch.linalg.matrix_norm(key, 2))
+        q_length = float(q.norm(dim=1).max())
+        k_length = float(k.norm(dim=1).max())
+        blur = q_length * k_drift + k_length * q_drift + q_drift * k_drift
         sizes = normed.abs() + drift
-        pairs = [(sizes @ each.abs().T).unflatten(1, (2, -1)).sum(1) for each in (query, key)]
-        blur += self._score_rounding * float((pairs[0] @ pairs[1].T).max())
+        q_pairs = (sizes @ query.abs().T).unflatten(1, (2, -1)).sum(1)
+        k_pairs = (sizes @ key.abs().T).unflatten(1, (2, -1)).sum(1)
+        blur += self._score_rounding * float((q_pairs @ k_pairs.T).max())
         added = float((sizes @ (output.abs() @ value.abs()).T).norm(dim=1).max())
         rounding = self._value_rounding * (added + float(x.norm(dim=1).max()) + error)
-        return q, k, v, blur, drift * float(torch.linalg.matrix_norm(output @ value, 2)) + rounding
+        v_drift = drift * float(torch.linalg.matrix_norm(output @ value, 2))
+        return q, k, v, blur, v_drift + rounding
 
     def _leak(self, margin: float, added: Tensor, drift: float) -> tuple[float, float]:
-        """The largest weight of unwanted keys, and how far what is added may be from that of the
-        wanted key.
-        """
+        """Return the largest weight of unwanted keys, and the error of the vector that is added."""
         leak = float(leakage(np.array(margin), np.array(self._length - 1)))
         radius = float((added - added.mean(0)).norm(dim=1).max())
         return leak, leak * 2 * (radius + drift) + drift
 
     def _scores(self, q: Tensor, k: Tensor) -> Iterator[Tensor]:
-        """The scores of all queries and keys at each distance."""
+        """Yield the scores of all queries and keys at each distance."""
         for angles in self._angles:
-            yield rotate(q[None, :, None], (angles.cos()[None], angles.sin()[None]))[0, :, 0] @ k.T
+            rotation = (angles.cos()[None], angles.sin()[None])
+            yield rotate(q[None, :, None], rotation)[0, :, 0] @ k.T
 
     def _first_margin(self, q: Tensor, k: Tensor) -> float:
-        """The margin of the previous place over all others, for every letter as a query."""
-        own, wanted, *others = [scores[:-1] for scores in self._scores(q, k)]
-        best = own.diagonal()
+        """Return the margin of the previous place over all others, for every letter as a query."""
+        scores_of_itself, scores_of_previous, *others = [
+            scores[:-1] for scores in self._scores(q, k)
+        ]
+        best = scores_of_itself.diagonal()
         for scores in others:
             best = torch.maximum(best, scores.amax(1))
-        return float((wanted.amin(1) - best).min())
+        return float((scores_of_previous.amin(1) - best).min())
 
     def _second_margin(self, q: Tensor, k: Tensor) -> float:
-        """The margin of the latest match, or of the start where there is none."""
+        """Return the margin of the latest match, or of the start where there is none."""
         tokens = self._tokens
         start = self._tokens - 1
         token = torch.arange(tokens**2) // tokens
@@ -541,17 +554,22 @@ class _Bound:
         for distance, scores in enumerate(self._scores(q[letters], k)):
             # At distance 0 the key is the query's own place.
             possible = torch.eye(tokens**2, dtype=torch.bool)[letters] | (distance > 0)
-            lowest.append(scores.masked_fill(~(match & possible), math.inf).amin(1))
-            highest.append(scores.masked_fill(~(match & possible), -math.inf).amax(1))
-            highest_other.append(scores.masked_fill(~(other & possible), -math.inf).amax(1))
-            of_start.append(scores[:, -1] if distance else torch.full((len(scores),), -math.inf))
+            no_match = ~(match & possible)
+            no_other = ~(other & possible)
+            lowest.append(scores.masked_fill(no_match, math.inf).amin(1))
+            highest.append(scores.masked_fill(no_match, -math.inf).amax(1))
+            highest_other.append(scores.masked_fill(no_other, -math.inf).amax(1))
+            if distance > 0:
+                of_start.append(scores[:, -1])
+            else:
+                of_start.append(torch.full((len(scores),), -math.inf))
         margin = math.inf
+        # The highest score of a non-match at smaller distances, and of any key at larger ones.
         nearer = torch.full_like(lowest[0], -math.inf)
         further = [torch.full_like(nearer, -math.inf)]
-        for each in zip(
-            reversed(highest), reversed(highest_other), reversed(of_start), strict=True
-        ):
-            further.append(torch.stack([further[-1], *each]).amax(0))
+        rows = zip(reversed(highest), reversed(highest_other), reversed(of_start), strict=True)
+        for at_distance in rows:
+            further.append(torch.stack([further[-1], *at_distance]).amax(0))
         for distance in range(self._length):
             rivals = torch.maximum(nearer, further[self._length - 1 - distance])
             margin = float(np.minimum(margin, float((lowest[distance] - rivals).min())))
@@ -560,13 +578,14 @@ class _Bound:
             nearer = torch.maximum(nearer, highest_other[distance])
         return margin
 
-    def _logit_margin(self, x: Tensor, wanted: Int[Tensor, "*state"], error: float) -> float:
-        """By how much the wanted logit of each stream is ahead of all others."""
+    def _logit_margin(self, x: Tensor, targets: Int[Tensor, "*state"], error: float) -> float:
+        """Return the least lead of a stream's target logit over all others."""
         output = self._model.output.weight.double()
         normed, drift = self._normalised(self._model.final_norm, x, error)
         logits = normed @ output.T
-        best = logits.gather(-1, wanted[..., None])[..., 0]
-        rest = logits.scatter(-1, wanted[..., None], -math.inf).amax(-1)
+        best = logits.gather(-1, targets[..., None])[..., 0]
+        rest = logits.scatter(-1, targets[..., None], -math.inf).amax(-1)
         off = drift * float(output.norm(dim=1).max())
-        off += self._norm_rounding * float(((normed.abs() + drift) @ output.abs().T).max())
+        sizes = (normed.abs() + drift) @ output.abs().T
+        off += self._norm_rounding * float(sizes.max())
         return float((best - rest).min()) - 2 * off

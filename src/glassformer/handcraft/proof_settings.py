@@ -22,24 +22,24 @@ _PRECISIONS: tuple[tuple[str, Any], ...] = (
     ("torch.backends.mkldnn.fp32_precision", torch.backends.mkldnn),
     ("torch.backends.mkldnn.matmul.fp32_precision", torch.backends.mkldnn.matmul),  # type: ignore[attr-defined]
 )
-"""How products of float32 are rounded on a CPU. Each one that is "none" has the value of the one
-before it.
+"""Settings for the rounding of float32 products on a CPU.
+
+A setting that is "none" has the value of the one before it.
 """
 
 _WHOLE = ("none", "ieee")
-"""Values of these for which products keep all bits."""
+"""Values of these settings for which products keep all bits."""
 
 
 @contextmanager
 def proof_settings() -> Iterator[None]:
-    """Within the block, compute on the CPU in float32 and float64 with all their bits and without
-    raising.
+    """Compute within the block on the CPU, with all bits of float32 and float64, without raising.
 
-    These have their defaults: autocast, the precisions of float32 products (also where
+    These settings have their defaults: autocast, the precisions of float32 products (also where
     ``torch.set_float32_matmul_precision`` has lowered them), the default dtype and device, flushing
     of numbers below the normal ones, anomaly detection, deterministic algorithms, NumPy's error
-    state and the context of ``decimal``. What is a default already is not touched, so that the
-    block costs microseconds.
+    state and the context of ``decimal``. A setting that has its default already is not touched, so
+    that the block costs microseconds.
 
     Raises:
         InputError: A precision that PyTorch cannot read back. It is named.
@@ -70,8 +70,9 @@ def proof_settings() -> Iterator[None]:
 
 
 def _keep_all_bits(stack: ExitStack) -> None:
-    """Set all precisions to their default, from the most general one on, whose value the others
-    would show.
+    """Set all precisions to their default, the most general one first.
+
+    Otherwise the others would show its value.
     """
     for name, place in _PRECISIONS:
         before = _precision(name, place)
@@ -83,10 +84,16 @@ def _precision(name: str, place: Any) -> str:
     try:
         return str(place.fp32_precision)
     except RuntimeError as error:
-        fix = "Set it again, by one of PyTorch's two ways of setting precisions."
-        raise InputError(f"{name}, which PyTorch cannot read back", "a precision", fix) from error
+        raise InputError(
+            got=f"{name}, which PyTorch cannot read back",
+            expected="a precision",
+            fix="Set it again, by one of PyTorch's two ways of setting precisions.",
+        ) from error
 
 
 def _flushes_denormals() -> bool:
-    """Whether this thread takes results below the normal numbers as 0; PyTorch does not say."""
+    """Return whether this thread takes results below the normal numbers as 0.
+
+    PyTorch has no function for it.
+    """
     return sys.float_info.min / 2 == 0.0

@@ -1,9 +1,10 @@
-r"""How far two computations of a head's output may be apart: the rounding of every path.
+r"""Bounds on the rounding of a head's output, for every way of computing it.
 
-A head is computed by NumPy, by PyTorch alone or in padded batches, by fused kernels, and by the
-page. All of them round otherwise. Take one query with keys j, exact scores s_j, values v_j, weights
-w and output ``o = sum_j w_j v_j``, and a path with unit roundoff u. N successive roundings change a
-sum by at most ``gamma(N, u)`` of its absolute terms. There are errors in:
+A *path* is a way of computing a head: by NumPy, by PyTorch alone or in padded batches, by fused
+kernels, or by the page. Paths round differently. Take one query with keys j, exact scores s_j,
+values v_j, weights w and output ``o = sum_j w_j v_j``, and a path with unit roundoff u. N
+successive roundings change a sum by at most ``gamma(N, u)`` of its absolute terms. There are errors
+in:
 
 1. *Scores* off by at most ``gamma(2 inputs + qk_dim + 8 + 2 T, u) a_j``, a_j being the sum of
    absolute products of the score and T the number of
@@ -20,14 +21,13 @@ sum by at most ``gamma(N, u)`` of its absolute terms. There are errors in:
 3. *Values* off by ``gamma(M, u)`` of the sum of their absolute products, with M additions and
    inexact products. A value that is one entry of Vm times 1 is exact.
 4. *The output*: n products and additions, n - 1 for the sum of exponentials, at most 2 for the
-division, and 2 for each
-   later tile: ``gamma(2 n + 1 + 2 T, u)`` of ``sum_j w'_j |v_j|``.
+   division, and 2 for each later tile: ``gamma(2 n + 1 + 2 T, u)`` of ``sum_j w'_j |v_j|``.
 
-What is below the normal numbers may be taken as 0, on each path. The tables are such a path, with
-the unit roundoff of float64. What another path computes differs from the exact numbers by these
-errors, and the tables by theirs. The sums of both say how far the path, and how far the exact
-output, may be from what the tables give. A verdict that is the same for all outputs within that
-radius holds for all of them.
+Numbers below the normal ones may be taken as 0, on each path. The tables are such a path, with the
+unit roundoff of float64. The output of another path differs from the exact one by these errors, and
+so does the output of the tables. The sum of both errors is a radius around the output of the
+tables, within which are the exact output and the output of the other path. A verdict that is the
+same for all outputs within that radius holds for all of them.
 
 Source: Higham 2002, Accuracy and Stability of Numerical Algorithms, section 3.1 (sums and products
 in any order) and 2.8 (underflow).
@@ -51,12 +51,12 @@ from glassformer.handcraft.circuits import place_inputs
 from glassformer.handcraft.sequences import SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights
 
-_OWN = 1 + 2.0**-20
-"""More than the rounding of sums of positive numbers in this module."""
+_RADIUS_MARGIN = 1 + 2.0**-20
+"""A factor that is larger than the rounding of sums of positive numbers in this module."""
 
 
 class Computed(NamedTuple):
-    """Outputs by the tables, and how far any other path and the exact output may be from them."""
+    """Outputs by the tables, and the largest distance to the exact ones and to other paths'."""
 
     outputs: Float[np.ndarray, "output v_dim"]
     radius: Float[np.ndarray, "output v_dim"]
@@ -66,8 +66,7 @@ class OutputRounding:
     """The rounding of the outputs of one head in one number format.
 
     Attributes:
-        most: No two paths' outputs are further apart, for any sequence; infinite if nothing is
-            known.
+        most: Largest distance of two paths' outputs for any sequence; infinite if unknown.
     """
 
     def __init__(
@@ -86,7 +85,8 @@ class OutputRounding:
         shift = tables.score_rounding / 2 + gamma(40, roundoff)
         with np.errstate(over="ignore", invalid="ignore"):
             moved = np.expm1(2 * np.float64(shift)) * 2 * value
-            most = 2 * _OWN * float(moved + np.exp(2 * np.float64(shift)) * tables.value_rounding)
+            rounding = np.exp(2 * np.float64(shift)) * tables.value_rounding
+            most = 2 * _RADIUS_MARGIN * float(moved + rounding)
         self.most = math.inf if math.isnan(most) else most
 
     def compute(
@@ -95,8 +95,12 @@ class OutputRounding:
         keys: Int[np.ndarray, "output key"],
         real: Bool[np.ndarray, "output key"],
     ) -> Computed:
-        """The outputs of queries at these places with keys at those places; padding is not
-        ``real``.
+        """Compute the outputs of queries with some keys.
+
+        Args:
+            query: The place of each query.
+            keys: The places of its keys, with padding.
+            real: False in the padding.
         """
         if self._sizes is None:
             self._sizes = _Sizes.of(self._head, self._space, self._tiny, self._roundoffs)
@@ -115,14 +119,13 @@ class OutputRounding:
         products = np.where(real, sizes.products[rows, keys], False).any(axis=1, keepdims=True)
         shift = np.where(products & real, shift, 0.0)
         roundings_of_sums = 2 * count + 1 + 2 * later_tiles(count)
-        relative = gammas(roundings_of_sums, self._roundoffs[0]) + gammas(
-            roundings_of_sums, self._roundoffs[1]
-        )
+        of_path = gammas(roundings_of_sums, self._roundoffs[0])
+        of_tables = gammas(roundings_of_sums, self._roundoffs[1])
+        relative = of_path + of_tables
         outputs, radius = mean_of_values(scores, shift, values, off_values, relative, self._tiny)
-        # And what adding it to an output, or taking it from it, rounds.
-        return Computed(
-            outputs, radius + np.where(radius > 0, 4 * FLOAT64_ROUNDOFF * np.abs(outputs), 0.0)
-        )
+        # Adding the radius to an output, or subtracting it, is rounded, too.
+        rounding = np.where(radius > 0, 4 * FLOAT64_ROUNDOFF * np.abs(outputs), 0.0)
+        return Computed(outputs, radius + rounding)
 
 
 def mean_of_values(
@@ -133,17 +136,16 @@ def mean_of_values(
     relative: Float[np.ndarray, "*query"],
     tiny: float,
 ) -> Computed:
-    """Values averaged by the softmax of scores, and how far another path's mean and the exact one
-    may be from it.
+    """Average values by the softmax of scores, and bound the rounding of that mean.
 
     Args:
         scores: Minus infinity for keys that take no part.
-        shift: How far a score of another path may be from these, exponentials included; 0 for keys
-            that take no part.
+        shift: Largest distance of another path's score from these, exponentials included; 0 for
+            keys that take no part.
         values: 0 for keys that take no part.
-        off_values: How far a value of another path may be from these.
-        relative: Rounding of the sums, relative to that of the absolute terms.
-        tiny: What is smaller may be taken as 0.
+        off_values: Largest distance of another path's value from these.
+        relative: Rounding of the sums, relative to the sum of the absolute terms.
+        tiny: Smaller numbers may be taken as 0.
     """
     ahead = scores - scores.max(axis=-1, keepdims=True)
     weights = np.exp(ahead)
@@ -155,9 +157,8 @@ def mean_of_values(
     at_most = np.where(scores > -np.inf, np.minimum(1.0, at_most), 0.0)
     others = np.where(np.arange(scores.shape[-1]) == first, 0.0, at_most)
     factor = shift + np.log1p(np.einsum("...k,...k->...", weights, np.expm1(shift)))[..., None]
-    by_ratio = np.einsum(
-        "...k,...kv->...v", weights * np.expm1(factor), np.abs(values - means[..., None, :])
-    )
+    distance = np.abs(values - means[..., None, :])
+    by_ratio = np.einsum("...k,...kv->...v", weights * np.expm1(factor), distance)
     by_top = np.einsum("...k,...kv->...v", others, np.abs(values - top))
     moved = np.fmin(by_ratio, by_top)  # infinity times 0 is no number
     highest = np.fmin(at_most, weights * np.exp(factor))
@@ -166,34 +167,36 @@ def mean_of_values(
     of_sums = relative[..., None] * np.einsum("...k,...kv->...v", highest, size)
     # Weights and products below the normal numbers, on the path and here.
     below = 4 * tiny * np.where(size > 0, 1 + size, 0.0).sum(axis=-2)
-    radius = (moved + of_values + of_sums + below) * _OWN
+    radius = (moved + of_values + of_sums + below) * _RADIUS_MARGIN
     return Computed(means, np.where(np.isnan(radius), np.inf, radius))
 
 
 class _Sizes(NamedTuple):
-    """Sums of absolute products of all pairs of places and of all places, and what is lost below
-    the normal numbers.
-    """
+    """Sizes of scores and values, by which their rounding is bounded."""
 
     scores: Float[np.ndarray, "query key"]
+    """The sum of absolute products of each score."""
     products: Bool[np.ndarray, "query key"]
-    """Whether a score has a product that is not 0."""
+    """True where a score has a product that is not 0."""
     lost_scores: Float[np.ndarray, "query key"]
+    """The error of each score if numbers below the normal ones are taken as 0."""
     some_value: Bool[np.ndarray, "place v_dim"]
-    """Whether a value has a product that is not 0."""
+    """True where a value has a product that is not 0."""
     off_values: Float[np.ndarray, "place v_dim"]
-    """How far a value of a path and that of the tables may be apart."""
+    """Largest distance of a path's value from the value of the tables."""
 
     @classmethod
     def of(
         cls, head: HeadWeights, space: SequenceSpace, tiny: float, roundoffs: tuple[float, float]
     ) -> "_Sizes":
+        """Compute the sizes for a head."""
         x = place_inputs(head, space)
         scale = head.qk_dim**-0.5
         some = (x != 0).astype(float)
         queries = np.abs(x) @ np.abs(head.Qm)
         keys = np.abs(x) @ np.abs(head.Km)
-        some_query, some_key = (some @ (matrix != 0) > 0 for matrix in (head.Qm, head.Km))
+        some_query = some @ (head.Qm != 0) > 0
+        some_key = some @ (head.Km != 0) > 0
         lost_query = lost_below(tiny, x, head.Qm)
         lost_key = lost_below(tiny, x, head.Km)
         lost = (
@@ -207,24 +210,24 @@ class _Sizes(NamedTuple):
         roundings = np.maximum(terms - 1, 0) + (inexact > 0)
         below = np.where(np.abs(head.Vm) < tiny, np.abs(head.Vm), 0.0)
         lost_values = np.where(roundings > 0, lost_below(tiny, x, head.Vm), np.abs(x) @ below)
+        relative = sum(gammas(roundings, u) for u in roundoffs)
         return cls(
             scores=queries @ keys.T * scale,
             products=some_query.astype(float) @ some_key.T.astype(float) > 0,
             lost_scores=lost * scale,
             some_value=terms > 0,
-            off_values=sum(gammas(roundings, u) for u in roundoffs) * (np.abs(x) @ np.abs(head.Vm))
-            + 2 * lost_values,
+            off_values=relative * (np.abs(x) @ np.abs(head.Vm)) + 2 * lost_values,
         )
 
 
 def gammas(
     roundings: Int[np.ndarray, "..."] | Float[np.ndarray, "..."], roundoff: float
 ) -> Float[np.ndarray, "..."]:
-    """:func:`~glassformer.handcraft.bounds.gamma` of arrays; infinite where it is above 1."""
+    """Return :func:`~glassformer.handcraft.bounds.gamma` of arrays; infinite above 1."""
     total = roundings * roundoff
     return np.where(total <= 0.5, total / (1 - np.minimum(total, 0.5)), np.inf)
 
 
 def off_exponentials(keys: Int[np.ndarray, "..."], roundoff: float) -> Float[np.ndarray, "..."]:
-    """How far exponentials may be off, relatively, where so many keys may be taken in tiles."""
+    """Return the relative error of exponentials where so many keys may be taken in tiles."""
     return gammas(np.asarray(40 + 42 * later_tiles(keys)), roundoff)

@@ -1,4 +1,4 @@
-"""A single attention head with weights chosen by hand, in NumPy and in PyTorch.
+"""Single attention heads with weights chosen by hand, in NumPy and in PyTorch.
 
 Both compute, for a sequence of vectors x, each with its position vector concatenated if the head
 has positions::
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class HeadWeights:
-    """The weights of one head, in float64 and read-only; both versions are made from it.
+    """The weights of one head, in float64 and read-only; both versions use them.
 
     Args:
         Km: Key matrix, ``[input_dim + pos_dim, qk_dim]``.
@@ -46,24 +46,26 @@ class HeadWeights:
         self.Qm = _matrix("Qm", Qm)
         self.Vm = _matrix("Vm", Vm)
         self.pos = None if pos is None else _matrix("pos", pos)
-        got = ", ".join(
-            f"{name} of shape {list(self.matrices[name].shape)}" for name in ("Km", "Qm", "Vm")
-        )
-        expected = "the same number of rows, input_dim + pos_dim, and in Km and Qm the same number of columns, qk_dim"
-        fix = "Give each a row for every entry of the input and of its position, and Km and Qm equally many columns."
         if self.Km.shape != self.Qm.shape or len(self.Km) != len(self.Vm):
             raise InputError(
-                got=got,
-                expected=expected,
-                fix=fix,
+                got=", ".join(
+                    f"{name} of shape {list(matrix.shape)}"
+                    for name, matrix in (("Km", self.Km), ("Qm", self.Qm), ("Vm", self.Vm))
+                ),
+                expected=(
+                    "the same number of rows, input_dim + pos_dim, and in Km and Qm the same "
+                    "number of columns, qk_dim"
+                ),
+                fix=(
+                    "Give each a row for every entry of the input and of its position, and Km and "
+                    "Qm equally many columns."
+                ),
             )
-        got = f"pos of {self.pos_dim} columns with matrices of {len(self.Km)} rows"
-        fix = "Add rows for the tokens above those for the position."
         if self.pos_dim >= len(self.Km):
             raise InputError(
-                got=got,
+                got=f"pos of {self.pos_dim} columns with matrices of {len(self.Km)} rows",
                 expected="more rows than columns of pos: input_dim + pos_dim",
-                fix=fix,
+                fix="Add rows for the tokens above those for the position.",
             )
 
     @property
@@ -94,11 +96,13 @@ class HeadWeights:
     @property
     def matrices(self) -> dict[str, Array]:
         """The matrices by name: Km, Qm, Vm, and pos if the head has positions."""
-        named = {"Km": self.Km, "Qm": self.Qm, "Vm": self.Vm}
-        return named if self.pos is None else {**named, "pos": self.pos}
+        matrices = {"Km": self.Km, "Qm": self.Qm, "Vm": self.Vm}
+        if self.pos is not None:
+            matrices["pos"] = self.pos
+        return matrices
 
     def with_positions(self, seq: ArrayLike) -> Float[np.ndarray, "position total_dim"]:
-        """``seq`` [position, input_dim] with each position's vector concatenated."""
+        """Return ``seq`` [position, input_dim] with each position's vector concatenated."""
         x = _matrix("seq", seq)
         if x.shape[1] != self.input_dim:
             raise InputError(
@@ -114,8 +118,9 @@ class HeadWeights:
 
 @dataclass(frozen=True, eq=False)
 class HeadTrace:
-    """Every intermediate result of one sequence; each row of ``weights`` is the softmax of a row of
-    ``scores``.
+    """Every intermediate result of one sequence.
+
+    Each row of ``weights`` is the softmax of a row of ``scores``.
     """
 
     K: Float[np.ndarray, "position qk_dim"]
@@ -127,19 +132,20 @@ class HeadTrace:
 
 
 class NumpyHead:
-    """The head in NumPy: one query after another with every step visible; the reference for the
-    PyTorch version.
+    """The head in NumPy: one query after another, with every step visible.
+
+    It is the reference for the PyTorch version.
     """
 
     def __init__(self, weights: HeadWeights) -> None:
         self.weights = weights
 
     def __call__(self, seq: ArrayLike) -> Float[np.ndarray, "position v_dim"]:
-        """The output for ``seq`` [position, input_dim]."""
+        """Return the output for ``seq`` [position, input_dim]."""
         return self.trace(seq).output
 
     def trace(self, seq: ArrayLike) -> HeadTrace:
-        """All intermediate results for ``seq`` [position, input_dim]."""
+        """Return all intermediate results for ``seq`` [position, input_dim]."""
         x = self.weights.with_positions(seq)
         K = x @ self.weights.Km
         Q = x @ self.weights.Qm
@@ -157,16 +163,16 @@ class NumpyHead:
         return HeadTrace(K, Q, V, np.stack(scores), np.stack(weights), np.stack(outputs))
 
     def explain(self, seq: ArrayLike, names: list[str] | None = None) -> str:
-        """The computation for ``seq`` as tables: K, Q and V, and for each query its scores, weights
-        and output.
+        """Return the computation for ``seq`` as tables of text.
 
-        The positions have ``names``, such as their letters, or numbers when None.
+        They are K, Q and V, and for each query its scores, weights and output.
+
+        Args:
+            names: The names of the positions, such as their letters; None for numbers.
         """
         trace = self.trace(seq)
         if names is None:
             names = [str(i) for i in range(len(trace.K))]
-        else:
-            names = names
         if len(names) != len(trace.K):
             raise InputError(
                 got=f"{len(names)} names for {len(trace.K)} positions",
@@ -177,10 +183,8 @@ class NumpyHead:
         for i, name in enumerate(names):
             rows = np.stack([trace.scores[i], trace.weights[i]], axis=1)
             output = " ".join(f"{number:10.4f}" for number in trace.output[i])
-            tables.append(
-                _table(f"query {i} ({name})", rows, names, ["score", "weight"])
-                + f"\noutput  {output}"
-            )
+            table = _table(f"query {i} ({name})", rows, names, ["score", "weight"])
+            tables.append(f"{table}\noutput  {output}")
         return "\n\n".join(tables)
 
 
@@ -192,13 +196,18 @@ def run_head(
     pos: Float[Tensor, "max_seq_len pos_dim"] | None = None,
     real: Bool[Tensor, "batch position"] | None = None,
 ) -> Float[Tensor, "*batch position v_dim"]:
-    """The output of the head with these matrices for one sequence ``[position, input_dim]`` or for
-    a batch of them.
+    """Return the output of the head with these matrices, for one sequence or for a batch.
 
-    ``real``, for a batch of sequences of different lengths, is True for positions of the sequence
-    and False for padding. Padding is not attended to, and its own output is zero.
+    Args:
+        seq: One sequence ``[position, input_dim]``, or a batch of them.
+        real: For a batch of sequences of different lengths, True for positions of the sequence and
+            False for padding. Padding is not attended to, and its output is zero.
     """
-    input_dim = Km.shape[0] - (0 if pos is None else pos.shape[1])
+    input_dim = Km.shape[0]
+    longest = None
+    if pos is not None:
+        input_dim -= pos.shape[1]
+        longest = len(pos)
     if seq.dim() not in (2, 3) or seq.shape[-1] != input_dim:
         raise InputError(
             got=f"seq of shape {list(seq.shape)}",
@@ -212,15 +221,17 @@ def run_head(
             fix="Omit real.",
         )
     length = seq.shape[-2]
-    _require_length(length, None if pos is None else len(pos))
+    _require_length(length, longest)
     if pos is not None:
         seq = torch.cat([seq, pos[:length].expand(*seq.shape[:-1], -1)], dim=-1)
-    q, k, v = ((seq @ matrix)[..., None, :, :] for matrix in (Qm, Km, Vm))
+    q = (seq @ Qm)[..., None, :, :]
+    k = (seq @ Km)[..., None, :, :]
+    v = (seq @ Vm)[..., None, :, :]
     if seq.dim() == 2:
         return attend(q[None], k[None], v[None])[0, 0]
-    out = attend(q, k, v, FULL if real is None else Pattern(key_padding=real)).squeeze(1)
     if real is None:
-        return out
+        return attend(q, k, v, FULL).squeeze(1)
+    out = attend(q, k, v, Pattern(key_padding=real)).squeeze(1)
     return out.masked_fill(~real[..., None], 0.0)
 
 
@@ -252,9 +263,9 @@ class SingleHead(nn.Module):
         if pos_dim is not None:
             if max_seq_len is None:
                 raise InputError(
-                    f"pos_dim = {pos_dim} without max_seq_len",
-                    "both or neither",
-                    "Pass max_seq_len.",
+                    got=f"pos_dim = {pos_dim} without max_seq_len",
+                    expected="both or neither",
+                    fix="Pass max_seq_len.",
                 )
             require_positive(pos_dim=pos_dim, max_seq_len=max_seq_len)
             self.pos = nn.Embedding(max_seq_len, pos_dim)
@@ -268,13 +279,13 @@ class SingleHead(nn.Module):
         seq: Float[Tensor, "*batch position input_dim"],
         real: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "*batch position v_dim"]:
-        """The output for one sequence or for a batch of them; see :func:`run_head`."""
+        """Return the output for one sequence or for a batch of them; see :func:`run_head`."""
         pos = None if self.pos is None else self.pos.weight
         return run_head(seq, self.Km.weight.T, self.Qm.weight.T, self.Vm.weight.T, pos, real)
 
     @classmethod
     def from_weights(cls, weights: HeadWeights, dtype: torch.dtype = torch.float64) -> SingleHead:
-        """The head with these weights, rounded to ``dtype``."""
+        """Build the head with these weights, rounded to ``dtype``."""
         head = cls(
             weights.input_dim,
             weights.qk_dim,
@@ -282,32 +293,36 @@ class SingleHead(nn.Module):
             weights.pos_dim or None,
             weights.max_seq_len,
         )
-        matrices = {
-            name: matrix if name == "pos" else matrix.T for name, matrix in weights.matrices.items()
-        }
-        head.to(dtype).load_state_dict(
-            {f"{name}.weight": torch.tensor(matrix) for name, matrix in matrices.items()}
-        )
+        state = {}
+        for name, matrix in weights.matrices.items():
+            stored = _transposed(name, matrix)
+            state[f"{name}.weight"] = torch.tensor(stored)
+        head.to(dtype).load_state_dict(state)
         return head
 
     def to_weights(self) -> HeadWeights:
-        """The weights as matrices in float64."""
-        named = {
-            key.removesuffix(".weight"): each.double().cpu().numpy()
-            for key, each in self.state_dict().items()
-        }
-        return HeadWeights(
-            **{name: matrix if name == "pos" else matrix.T for name, matrix in named.items()}
-        )
+        """Return the weights as matrices in float64."""
+        matrices = {}
+        for key, tensor in self.state_dict().items():
+            name = key.removesuffix(".weight")
+            matrices[name] = _transposed(name, tensor.double().cpu().numpy())
+        return HeadWeights(**matrices)
+
+
+def _transposed(name: str, matrix: Array) -> Array:
+    """Return a matrix as linear layers store it, or back; ``pos`` is not transposed."""
+    return matrix if name == "pos" else matrix.T
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:
-    """A read-only copy of ``values`` in float64, checked to be a matrix of finite numbers."""
+    """Return a read-only copy of ``values`` in float64; refuse all but a finite matrix."""
     try:
         array = np.array(values)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{name}, which is not a table ({error})", "a matrix", "Use rows of one length."
+            got=f"{name}, which is not a table ({error})",
+            expected="a matrix",
+            fix="Use rows of one length.",
         ) from error
     if array.dtype.kind not in "biuf":
         raise InputError(
@@ -315,45 +330,46 @@ def _matrix(name: str, values: ArrayLike) -> Array:
             expected="a matrix of numbers",
             fix=f"Pass {name} as numbers.",
         )
-    got = f"{name} of shape {list(array.shape)}"
-    if array.ndim != 2 or not array.size > 0:
+    if array.ndim != 2 or array.size == 0:
         raise InputError(
-            got=got,
+            got=f"{name} of shape {list(array.shape)}",
             expected="a matrix with at least one row and one column",
             fix=f"Pass {name} as a list of rows.",
         )
     array = array.astype(np.float64)
     for row, column in np.argwhere(~np.isfinite(array))[:1].tolist():
-        got = f"{name}[{row}, {column}] = {array[row, column]}"
-        raise InputError(got, "finite numbers", f"Replace that entry of {name}.")
+        raise InputError(
+            got=f"{name}[{row}, {column}] = {array[row, column]}",
+            expected="finite numbers",
+            fix=f"Replace that entry of {name}.",
+        )
     array.setflags(write=False)
     return array
 
 
 def _require_length(length: int, longest: int | None) -> None:
-    if longest is None:
-        expected = "at least one"
-    else:
+    """Refuse an empty sequence, and one of more than ``longest`` positions."""
+    if length >= 1 and (longest is None or length <= longest):
+        return
+    expected = "at least one"
+    if longest is not None:
         expected = f"1 to {longest}, one row of pos for each"
+    fix = "Pass at least one token."
     if length:
         fix = "Shorten the sequence, or give pos more rows."
-    else:
-        fix = "Pass at least one token."
-    fits = length >= 1 and (longest is None or length <= longest)
-    if not fits:
-        raise InputError(
-            got=f"a sequence of {length} positions",
-            expected=expected,
-            fix=fix,
-        )
+    raise InputError(
+        got=f"a sequence of {length} positions",
+        expected=expected,
+        fix=fix,
+    )
 
 
 def _table(title: str, rows: Array, names: list[str], columns: Sequence[object] = ()) -> str:
+    """Return a table of numbers as text, with a name for each row."""
     width = max(len(name) for name in names)
-    lines = [
-        title,
-        " " * width + "".join(f"{column:>11}" for column in columns or range(rows.shape[1])),
-    ]
+    header = "".join(f"{column:>11}" for column in columns or range(rows.shape[1]))
+    lines = [title, " " * width + header]
     for name, row in zip(names, rows, strict=True):
-        lines.append(f"{name:>{width}}" + "".join(f"{number:11.4f}" for number in row))
+        numbers = "".join(f"{number:11.4f}" for number in row)
+        lines.append(f"{name:>{width}}{numbers}")
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""The subject of a certificate: of which weights, inputs and definition it speaks.
+"""The subject of a certificate: the weights, inputs and definition that it is about.
 
-Two certificates with equal figures may be of different heads. A :class:`Subject` says which one it
-is: weights and definition by their digests, the rest in words. Its own digest is equal for equal
-subjects alone.
+Two certificates with equal figures may be about different heads. A :class:`Subject` identifies the
+head: weights and definition by their digests, the rest in words. Only equal subjects have the same
+digest.
 """
 
 import hashlib
@@ -17,28 +17,27 @@ import torch
 
 from glassformer.errors import InputError
 
-_VERSION: str = sys.modules[
-    "glassformer"
-].__version__  # to import the package would be to import what is above
+# The package itself cannot be imported here: it imports the modules above this one.
+_VERSION: str = sys.modules["glassformer"].__version__
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a certificate is about.
+    """The weights, inputs and definition of a certificate.
 
     Attributes:
         kind: The kind of model.
-        definition: The name of what it should compute.
+        definition: The name of the definition.
         inputs: The alphabet or vocabulary, as texts that differ where tokens differ, and other
             tokens in front.
         max_len: Length of the longest input.
-        readout: How outputs are read.
+        readout: The way of reading outputs.
         tolerance: The largest error that is allowed; None if only the readout counts.
-        dtype: Number format of the weights and of what is computed from them.
+        dtype: Number format of the weights and of the computation.
         weights_digest: SHA-256 of all weights with their names, shapes and dtypes.
         definition_digest: SHA-256 of the outputs that the definition asks for, on the inputs that
             were run.
-        version: Version of glassformer, whose proof it is.
+        version: Version of glassformer that made the proof.
     """
 
     kind: Literal["head", "program", "induction"]
@@ -55,7 +54,8 @@ class Subject:
     @property
     def digest(self) -> str:
         """SHA-256 of all attributes."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def require(self, other: "Subject") -> None:
         """Refuse another subject.
@@ -63,53 +63,54 @@ class Subject:
         Raises:
             InputError: A subject with other attributes, all of which are named.
         """
-        names = [
-            each.name
-            for each in fields(self)
-            if getattr(self, each.name) != getattr(other, each.name)
-        ]
+        names = [attribute.name for attribute in fields(self)]
+        names = [name for name in names if getattr(self, name) != getattr(other, name)]
         if names:
+            certified = ", ".join(f"{name} = {getattr(self, name)!r}" for name in names)
+            requested = ", ".join(f"{name} = {getattr(other, name)!r}" for name in names)
             raise InputError(
-                "a certificate of "
-                + ", ".join(f"{name} = {getattr(self, name)!r}" for name in names),
-                "a certificate of "
-                + ", ".join(f"{name} = {getattr(other, name)!r}" for name in names),
-                "Verify this one: a certificate covers nothing else.",
+                got=f"a certificate of {certified}",
+                expected=f"a certificate of {requested}",
+                fix="Verify this one: a certificate covers nothing else.",
             )
 
     def to_json(self) -> dict[str, Any]:
-        """All attributes and the digest as JSON values."""
+        """Return all attributes and the digest as JSON values."""
         return {**asdict(self), "inputs": list(self.inputs), "digest": self.digest}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Subject":
-        """The subject that :meth:`to_json` wrote.
+        """Return the subject that :meth:`to_json` wrote.
 
         Raises:
-            InputError: Other attributes than these, or a digest that is not theirs.
+            InputError: Other attributes than a subject's, or a digest of other attributes.
         """
-        expected = "the attributes of a subject with their digest"
-        fix = "Verify the model again."
         try:
-            named = {name: value for name, value in values.items() if name != "digest"}
-            subject = cls(**{**named, "inputs": tuple(named["inputs"])})
+            attributes = {name: value for name, value in values.items() if name != "digest"}
+            attributes["inputs"] = tuple(attributes["inputs"])
+            subject = cls(**attributes)
             digest = subject.digest
         except (TypeError, KeyError) as error:
-            raise InputError(f"a subject with {sorted(values)}", expected, fix) from error
+            raise InputError(
+                got=f"a subject with {sorted(values)}",
+                expected="the attributes of a subject with their digest",
+                fix="Verify the model again.",
+            ) from error
         if values.get("digest") != digest:
             raise InputError(
-                f"a subject with digest = {values.get('digest')!r}", f"{digest!r}", fix
+                got=f"a subject with digest = {values.get('digest')!r}",
+                expected=f"{digest!r}",
+                fix="Verify the model again.",
             )
         return subject
 
 
 def weights_digest(weights: Mapping[str, np.ndarray | torch.Tensor]) -> str:
-    """SHA-256 of arrays or tensors by name, with shapes and dtypes."""
+    """Return SHA-256 of arrays or tensors by name, with shapes and dtypes."""
     digest = hashlib.sha256()
     for name, values in sorted(weights.items()):
-        digest.update(
-            f"{name} {str(values.dtype).removeprefix('torch.')} {list(values.shape)}\n".encode()
-        )
+        dtype = str(values.dtype).removeprefix("torch.")
+        digest.update(f"{name} {dtype} {list(values.shape)}\n".encode())
         if isinstance(values, torch.Tensor):
             values = values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
         digest.update(np.ascontiguousarray(values).data)
@@ -128,11 +129,11 @@ class DefinitionDigest:
         self._digest.update(np.ascontiguousarray(outputs).data)
 
     def extend(self, blocks: Iterable[np.ndarray]) -> "DefinitionDigest":
-        """Add all of some blocks of outputs, and return the digest itself."""
+        """Add several blocks of outputs, and return the digest itself."""
         for outputs in blocks:
             self.add(outputs)
         return self
 
     def hexdigest(self) -> str:
-        """The digest of all outputs that were added."""
+        """Return the digest of all outputs that were added."""
         return self._digest.hexdigest()

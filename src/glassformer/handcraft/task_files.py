@@ -1,6 +1,6 @@
 """User-defined tasks, from a JSON table of examples or from a small Python file.
 
-**JSON**, ``mine.json``: sequences and their wanted outputs; only these are checked::
+**JSON**, ``mine.json``: sequences and their target outputs; only these are checked::
 
     {"letters": "ABC", "cls": false, "readout": "argmax", "tolerance": 0.001,
      "examples": [{"input": "ABCC", "output": "ABCC"}, {"input": "CA", "output": "CA"}]}
@@ -8,7 +8,7 @@
 An output is text (each position outputs that letter, one-hot), a list of numbers (one for each
 position), or a list of lists of numbers. Only ``letters`` and ``examples`` are required.
 
-**Python**, ``mine.py``: a function that returns the wanted output of any sequence, so that all
+**Python**, ``mine.py``: a function that returns the target output of any sequence, so that all
 sequences are checked::
 
     letters, max_len = "AB", 5
@@ -41,8 +41,9 @@ Rows = Float[np.ndarray, "letter v_dim"]
 
 MAX_EXAMPLES = 20_000
 MAX_CELLS = 1 << 23
-"""Limit on examples x positions x positions x numbers of an output, each example counted with the
-longest length.
+"""Limit on examples x positions x positions x numbers of an output.
+
+Each example counts with the longest length.
 """
 
 
@@ -63,19 +64,18 @@ class TaskFile:
 
 
 def read_task(path: Path | str, run_python: bool = False) -> Task:
-    """The task that the file ``path`` describes; its name is the file's.
+    """Read the task that the file ``path`` describes; its name is the file's.
 
     Without ``readout``, it is the sign of outputs with one number and the largest entry of longer
     ones. Without ``tolerance``, only the readout counts.
 
     Args:
         path: Ends in .json or .py.
-        run_python: Whether a .py file may be run, with all permissions of the current user.
+        run_python: True if a .py file may be run, with all permissions of the current user.
     """
     path = local_path(path)
     kind = path.suffix.lower()
-    known = kind in (".json", ".py")
-    if not known:
+    if kind not in (".json", ".py"):
         raise InputError(
             got=f"the task file {shown(path)}",
             expected="a .json table of examples or a .py file",
@@ -83,8 +83,13 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
         )
     if kind == ".py":
         require_permission(path, run_python)
-    settings, space, v_dim, target = _read_table(path) if kind == ".json" else _run_program(path)
+        settings, space, v_dim, target = _run_program(path)
+    else:
+        settings, space, v_dim, target = _read_table(path)
     readout: Readout = "sign" if v_dim == 1 else "argmax"
+    examples = None
+    if settings.examples:
+        examples = tuple(example["input"] for example in settings.examples)
     with in_file(path):
         if settings.readout not in (None, readout):
             raise InputError(
@@ -100,16 +105,14 @@ def read_task(path: Path | str, run_python: bool = False) -> Task:
         target=target,
         readout=readout,
         tolerance=settings.tolerance,
-        # How far the largest entry of an output stands above the others is not known without
-        # computing all outputs.
+        # The lead of an output's largest entry is not known without computing all outputs.
         decisive_error=0.0,
-        examples=tuple(example["input"] for example in settings.examples)
-        if settings.examples
-        else None,
+        examples=examples,
     )
 
 
 def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
+    """Return the settings, sequences, output length and targets of a JSON table."""
     content = parse_json(path)
     with in_file(path):
         if not isinstance(content, dict):
@@ -120,7 +123,7 @@ def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
             )
         table = TaskFile(**content)
         examples = table.examples or []
-        if not bool(examples):
+        if not examples:
             raise InputError(
                 got="no examples",
                 expected="letters and examples",
@@ -130,7 +133,7 @@ def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
         space = SequenceSpace(tuple(table.letters), max(map(len, inputs)), table.cls)
         v_dim = _rows(inputs[0], examples[0]["output"], space).shape[1]
         cells = len(inputs) * space.num_positions**2 * v_dim
-        if not cells <= MAX_CELLS:
+        if cells > MAX_CELLS:
             raise InputError(
                 got=(
                     f"{len(inputs):,} examples of up to {space.max_len:,} letters with outputs of "
@@ -142,52 +145,48 @@ def _read_table(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
                 ),
                 fix="Split the file.",
             )
-        wanted: dict[str, Rows] = {}
+        outputs: dict[str, Rows] = {}
         for example in examples:
             text = example["input"]
             space.encode(text)
-            if text in wanted:
+            if text in outputs:
                 raise InputError(
                     got=f"the input {short(text)} twice",
                     expected="each input once",
                     fix="Remove one of them.",
                 )
-            wanted[text] = _rows(text, example["output"], space, v_dim)
+            outputs[text] = _rows(text, example["output"], space, v_dim)
 
     def target(
         numbers: Int[np.ndarray, "sequence letter"],
     ) -> Float[np.ndarray, "sequence letter v_dim"]:
         texts = [space.decode(row) for row in numbers]
         for text in texts:
-            if text not in wanted:
+            if text not in outputs:
                 raise InputError(
                     got=f"the sequence {short(text)}",
                     expected="a listed example",
                     fix="Add it to the task's file.",
                 )
-        return np.stack([wanted[text] for text in texts])
+        return np.stack([outputs[text] for text in texts])
 
     return table, space, v_dim, target
 
 
 def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
-    made = run_python_file(path, ("letters", "max_len", "target"))
+    """Return the settings, sequences, output length and targets of a Python file."""
+    definitions = run_python_file(path, ("letters", "max_len", "target"))
+    names = ("letters", "cls", "readout", "tolerance")
     with in_file(path):
-        settings = TaskFile(
-            **{
-                name: made[name]
-                for name in ("letters", "cls", "readout", "tolerance")
-                if name in made
-            }
-        )
-        function = made["target"]
+        settings = TaskFile(**{name: definitions[name] for name in names if name in definitions})
+        function = definitions["target"]
         if not callable(function):
             raise InputError(
                 got=f"target = {short(repr(function))}",
                 expected="a function",
                 fix="Define target().",
             )
-        space = SequenceSpace(tuple(settings.letters), made["max_len"], settings.cls)
+        space = SequenceSpace(tuple(settings.letters), definitions["max_len"], settings.cls)
 
     def output_of(text: str) -> Any:
         try:
@@ -213,43 +212,44 @@ def _run_program(path: Path) -> tuple[TaskFile, SequenceSpace, int, Target]:
 
 
 def _rows(text: str, output: Any, space: SequenceSpace, v_dim: int | None = None) -> Rows:
-    """The wanted vectors for the positions of ``text``, from any of the three forms of ``output``."""
-    got = f"the output {short(repr(output))} for the input {short(text)}"
-    fits = isinstance(output, str | list | tuple)
-    if not fits or len(output) != len(text):
+    """Return the target vectors for the positions of a text, from any form of ``output``."""
+    description = f"the output {short(repr(output))} for the input {short(text)}"
+    if not isinstance(output, str | list | tuple) or len(output) != len(text):
         raise InputError(
-            got=got,
+            got=description,
             expected=f"a text or a list as long as the input: {len(text)}",
             fix="Give one output for each letter; none for CLS.",
         )
     if isinstance(output, str):
-        made = np.eye(len(space.letters))[space.encode(output)]
+        vectors = np.eye(len(space.letters))[space.encode(output)]
     else:
-        rows = [list(each) if isinstance(each, list | tuple) else [each] for each in output]
-        numbers = all(
-            isinstance(each, Real) and not isinstance(each, bool) for row in rows for each in row
-        )
-        try:
-            if numbers:
-                made = np.array(rows, dtype=float)
-            else:
-                made = np.empty(0)
-        except (ValueError, OverflowError):  # of different lengths, or above every float
-            made = np.empty(0)
-    fits = (
-        made.ndim == 2
-        and made.size > 0
-        and bool(np.isfinite(made).all())
-        and v_dim in (None, made.shape[1])
-    )
-    if v_dim:
-        as_first = f"; {v_dim} for each letter, as in the first output"
-    else:
+        vectors = _vectors(output)
+    if (
+        vectors.ndim != 2
+        or vectors.size == 0
+        or not bool(np.isfinite(vectors).all())
+        or v_dim not in (None, vectors.shape[1])
+    ):
         as_first = ""
-    if not fits:
+        if v_dim:
+            as_first = f"; {v_dim} for each letter, as in the first output"
         raise InputError(
-            got=got,
+            got=description,
             expected=f"finite numbers, or lists of them{as_first}",
             fix="Write [1, -1] or [[1, 0], [0, 1]], for example.",
         )
-    return made
+    return vectors
+
+
+def _vectors(output: list[Any] | tuple[Any, ...]) -> Float[np.ndarray, "..."]:
+    """Return numbers, or lists of numbers, as vectors; an empty array for anything else."""
+    rows = []
+    for vector in output:
+        row = list(vector) if isinstance(vector, list | tuple) else [vector]
+        if not all(isinstance(number, Real) and not isinstance(number, bool) for number in row):
+            return np.empty(0)
+        rows.append(row)
+    try:
+        return np.array(rows, dtype=float)
+    except (ValueError, OverflowError):  # rows of different lengths, or numbers above every float
+        return np.empty(0)

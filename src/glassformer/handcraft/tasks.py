@@ -1,4 +1,4 @@
-"""Tasks for a single head: sequences, the target output of each, and how an output is read.
+"""Tasks for a single head: sequences, their target outputs, and the readout of an output.
 
 A task's ``target`` does not mention attention, so that a proof is against an independent
 definition. Its ``description`` says how a single head can do it, if one can.
@@ -37,16 +37,16 @@ _SAME = 1e-9
 
 
 class Queries(NamedTuple):
-    """The judged queries of some sequences, each with its keys and target; queries come last, where
-    numpy is fast.
+    """The judged queries of some sequences, each with its keys and target.
 
-    A query should attend to the keys in ``wanted`` and to none in ``others``. In the padding
-    ``keys`` has 0, both others False.
+    Queries are the last axis, where NumPy is fast. A query should attend to the keys in
+    ``selected`` and to none in ``others``. In the padding ``keys`` is 0, and ``selected`` and
+    ``others`` are False.
     """
 
     place: Int[np.ndarray, " query"]
     keys: Int[np.ndarray, "key query"]
-    wanted: Bool[np.ndarray, "key query"]
+    selected: Bool[np.ndarray, "key query"]
     others: Bool[np.ndarray, "key query"]
     target: Float[np.ndarray, "v_dim query"]
 
@@ -55,12 +55,12 @@ class Cases(NamedTuple):
     """Sequences, also as one-hot ``inputs``, with their targets.
 
     Attributes:
-        counted: Which outputs are judged: all but those of padding and CLS. ``target`` is zero
-            elsewhere.
+        counted: True for the outputs that are judged: all but the outputs of padding and CLS.
+            ``target`` is zero elsewhere.
         queries: The judged queries with the keys that the task's description selects; None without
             a description.
-        missed: How far the description's exact outputs are from the targets; infinite without a
-            description.
+        missed: Largest distance of the description's exact outputs from the targets; infinite
+            without a description.
     """
 
     block: Block
@@ -82,13 +82,13 @@ class Task:
         v_dim: Length of an output.
         target: The target outputs for letter numbers ``[sequence, letter]``, all sequences of one
             length, without CLS.
-        readout: How an output is read: its largest entry ("argmax") or the sign of its only one
-            ("sign").
+        readout: The way of reading an output: its largest entry ("argmax"), or the sign of its only
+            entry ("sign").
         tolerance: The largest error of an output that counts as solved; None if only the readout
             counts.
         decisive_error: Outputs with errors below this are certain to be read correctly; 0 if
             unknown.
-        description: How a single head does it; None if unknown or impossible.
+        description: A way for a single head to do it; None if unknown or impossible.
         examples: The only sequences to check, as text; None for every sequence of the space.
     """
 
@@ -112,10 +112,8 @@ class Task:
 
     @cached_property
     def all_cases(self) -> Cases:
-        """Every sequence with its target, the shorter ones first; at most 20,000, since they are
-        cached.
-        """
-        if not self.count <= KEPT_CASES:
+        """Every sequence with its target, shorter ones first; at most 20,000, which are cached."""
+        if self.count > KEPT_CASES:
             raise InputError(
                 got=f"{self.count:,} sequences",
                 expected=f"at most {KEPT_CASES:,}",
@@ -126,19 +124,22 @@ class Task:
         return self.cases(self.space.block([self.space.encode(text) for text in self.examples]))
 
     def case_blocks(self, size: int, longest: int | None = None) -> Iterator[Cases]:
-        """Every sequence of up to ``longest`` letters with its target, in blocks of at most
-        ``size`` sequences.
+        """Yield every sequence of up to ``longest`` letters with its target.
+
+        Args:
+            size: The largest number of sequences in a block.
+            longest: None for the greatest length of the space.
         """
-        longest = self.space.max_len if longest is None else longest
-        if self.examples is not None or (
-            longest == self.space.max_len and self.count <= min(size, KEPT_CASES)
-        ):
+        if longest is None:
+            longest = self.space.max_len
+        are_all = longest == self.space.max_len
+        if self.examples is not None or (are_all and self.count <= min(size, KEPT_CASES)):
             yield self.all_cases
             return
         yield from map(self.cases, self.space.blocks(size, longest))
 
     def cases(self, block: Block) -> Cases:
-        """The sequences of ``block`` with their targets."""
+        """Return the sequences of ``block`` with their targets."""
         first = int(self.space.has_cls)
         counted = block.real.copy()
         counted[:, :first] = False
@@ -146,20 +147,16 @@ class Task:
         lengths = counted.sum(axis=1)
         for length in np.unique(lengths).tolist():
             rows = np.flatnonzero(lengths == length)
-            wanted = np.asarray(
-                self.target(block.tokens[rows, first : first + length]), dtype=float
-            )
+            letters = block.tokens[rows, first : first + length]
+            outputs = np.asarray(self.target(letters), dtype=float)
             shape = (len(rows), length, self.v_dim)
-            got = f"targets of shape {list(wanted.shape)} from the task {self.name!r}"
-            expected = f"finite numbers of shape {list(shape)}: [sequence, letter, v_dim]"
-            fits = wanted.shape == shape and bool(np.isfinite(wanted).all())
-            if not fits:
+            if outputs.shape != shape or not bool(np.isfinite(outputs).all()):
                 raise InputError(
-                    got=got,
-                    expected=expected,
+                    got=f"targets of shape {list(outputs.shape)} from the task {self.name!r}",
+                    expected=f"finite numbers of shape {list(shape)}: [sequence, letter, v_dim]",
                     fix="Correct the task's target.",
                 )
-            target[rows, first : first + length] = wanted
+            target[rows, first : first + length] = outputs
         inputs = self.space.one_hot(block)
         if self.description is None:
             return Cases(block, counted, target, inputs, None, math.inf)
@@ -170,8 +167,9 @@ class Task:
     def is_right(
         self, output: Float[np.ndarray, "... v_dim"], target: Float[np.ndarray, "... v_dim"]
     ) -> Bool[np.ndarray, "..."]:
-        """Whether the readout of each output is that of its target; any of several largest entries
-        counts.
+        """Return whether the readout of each output is the readout of its target.
+
+        Any of several largest entries of a target counts.
         """
         return self.certainty(output, output, target)[0]
 
@@ -181,21 +179,25 @@ class Task:
         high: Float[np.ndarray, "... v_dim"],
         target: Float[np.ndarray, "... v_dim"],
     ) -> tuple[Bool[np.ndarray, "..."], Bool[np.ndarray, "..."]]:
-        """Whether every output from ``low`` to ``high`` is read as its target, and whether none is."""
+        """Return where every output from ``low`` to ``high`` is read as its target, and where none.
+
+        Returns:
+            The outputs that are certainly right, and those that are certainly wrong.
+        """
         if self.readout == "sign":
-            wanted = np.sign(target)
-            right = (np.sign(low) == wanted) & (np.sign(high) == wanted)
-            wrong = (np.sign(low) > wanted) | (np.sign(high) < wanted)
+            sign = np.sign(target)
+            right = (np.sign(low) == sign) & (np.sign(high) == sign)
+            wrong = (np.sign(low) > sign) | (np.sign(high) < sign)
             return np.asarray(right.all(axis=-1)), np.asarray(wrong.any(axis=-1))
         near = _SAME * np.abs(target).max(axis=-1, keepdims=True)
-        wanted = target >= target.max(axis=-1, keepdims=True) - near
-        least_wanted, least_other = (
-            np.where(chosen, low, -np.inf).max(axis=-1) for chosen in (wanted, ~wanted)
-        )
-        most_wanted, most_other = (
-            np.where(chosen, high, -np.inf).max(axis=-1) for chosen in (wanted, ~wanted)
-        )
-        return np.asarray(least_wanted > most_other), np.asarray(most_wanted <= least_other)
+        largest = target >= target.max(axis=-1, keepdims=True) - near
+        least_largest = np.where(largest, low, -np.inf).max(axis=-1)
+        least_other = np.where(~largest, low, -np.inf).max(axis=-1)
+        most_largest = np.where(largest, high, -np.inf).max(axis=-1)
+        most_other = np.where(~largest, high, -np.inf).max(axis=-1)
+        right = least_largest > most_other
+        wrong = most_largest <= least_other
+        return np.asarray(right), np.asarray(wrong)
 
 
 def queries_of(
@@ -205,22 +207,27 @@ def queries_of(
     wanted: Bool[np.ndarray, "sequence query key"],
     target: Float[np.ndarray, "sequence position v_dim"],
 ) -> Queries:
-    """The ``counted`` queries of ``block`` with their ``wanted`` keys and ``target`` outputs."""
+    """Return the ``counted`` queries of ``block`` with their keys and targets."""
     rows, queries = np.nonzero(counted)
     place = space.place_of(block)
     others = block.real[:, None, :] & ~wanted
-    by_query = place[rows], wanted[rows, queries], others[rows, queries], target[rows, queries]
-    return Queries(place[rows, queries], *(np.ascontiguousarray(each.T) for each in by_query))
+    return Queries(
+        place=place[rows, queries],
+        keys=np.ascontiguousarray(place[rows].T),
+        selected=np.ascontiguousarray(wanted[rows, queries].T),
+        others=np.ascontiguousarray(others[rows, queries].T),
+        target=np.ascontiguousarray(target[rows, queries].T),
+    )
 
 
 def identity(letters: str = "ABC", max_len: int = 6) -> Task:
-    """Every position outputs its own letter; needs content only."""
+    """Return the task: every position outputs its letter. It needs content only."""
     summary = "every position outputs its own letter"
     return _of_letters("identity", summary, letters, max_len, lambda x: x, same_token())
 
 
 def copy_first(letters: str = "ABC", max_len: int = 4) -> Task:
-    """Every position outputs the first letter; needs positions only."""
+    """Return the task: every position outputs the first letter. It needs positions only."""
     summary = "every position outputs the first letter"
     return _of_letters(
         "copy_first",
@@ -233,27 +240,28 @@ def copy_first(letters: str = "ABC", max_len: int = 4) -> Task:
 
 
 def unique(letters: str = "ABC", max_len: int = 4) -> Task:
-    """+1 for a letter that occurs once, -1 for one that is repeated; needs content and positions."""
+    """Return the task: +1 for a letter that occurs once, -1 for one that is repeated.
+
+    It needs content and positions.
+    """
     space = SequenceSpace(tuple(letters), max_len, has_cls=True)
     attend = same_token().but_not(itself()).otherwise(token(CLS))
     description = Description(space, attend, {CLS: 1.0} | dict.fromkeys(letters, -1.0))
     summary = "+1 for a letter that occurs once, -1 for one that occurs again"
-    return _of_signs(
-        "unique", summary, space, lambda x: _same_letters(x).sum(axis=2) == 1, description
-    )
+    once = lambda x: _same_letters(x).sum(axis=2) == 1  # noqa: E731
+    return _of_signs("unique", summary, space, once, description)
 
 
 def previous_token(letters: str = "ABC", max_len: int = 4) -> Task:
-    """Every position outputs the letter before it; the first position its own."""
+    """Return the task: every position outputs the letter before it, the first one its own."""
     summary = "every position outputs the letter before it, the first its own"
     shift = lambda x: np.concatenate([x[:, :1], x[:, :-1]], axis=1)  # noqa: E731
-    return _of_letters(
-        "previous_token", summary, letters, max_len, shift, previous().otherwise(itself())
-    )
+    attend = previous().otherwise(itself())
+    return _of_letters("previous_token", summary, letters, max_len, shift, attend)
 
 
 def last_token(letters: str = "ABC", max_len: int = 4) -> Task:
-    """Every position outputs the last letter of the sequence, however long it is."""
+    """Return the task: every position outputs the last letter of the sequence."""
     summary = "every position outputs the last letter"
     return _of_letters(
         "last_token",
@@ -266,56 +274,54 @@ def last_token(letters: str = "ABC", max_len: int = 4) -> Task:
 
 
 def majority_letter(letters: str = "ABC", max_len: int = 4) -> Task:
-    """Every position outputs each letter's share of the sequence; the largest is the majority."""
+    """Return the task: every position outputs each letter's share of the sequence.
+
+    The largest entry is the majority.
+    """
     space = SequenceSpace(tuple(letters), max_len)
-    description = Description(space, everything())
     one_hot = np.eye(len(letters))
-    shares = lambda x: np.repeat(one_hot[x].mean(axis=1, keepdims=True), x.shape[1], axis=1)  # noqa: E731
-    summary = "every position outputs each letter's share of the sequence; the largest entry is the majority"
-    decisive = (
-        0.5 / max_len * (1 - 1e-9)
-    )  # of two equal shares, as floats, one may be nearer to a larger one
+
+    def shares(x: Letters) -> Float[np.ndarray, "sequence letter v_dim"]:
+        return np.repeat(one_hot[x].mean(axis=1, keepdims=True), x.shape[1], axis=1)
+
     return Task(
-        "majority_letter",
-        summary,
-        space,
-        len(letters),
-        shares,
-        "argmax",
-        1e-3,
-        decisive,
-        description,
+        name="majority_letter",
+        summary=(
+            "every position outputs each letter's share of the sequence; the largest entry is the "
+            "majority"
+        ),
+        space=space,
+        v_dim=len(letters),
+        target=shares,
+        readout="argmax",
+        tolerance=1e-3,
+        # Two equal shares may differ as floats, and one be nearer to a larger share.
+        decisive_error=0.5 / max_len * (1 - 1e-9),
+        description=Description(space, everything()),
     )
 
 
 def occurs_earlier(letters: str = "ABC", max_len: int = 4) -> Task:
-    """+1 where the same letter occurs earlier, -1 elsewhere."""
+    """Return the task: +1 where the same letter occurs earlier, -1 elsewhere."""
     space = SequenceSpace(tuple(letters), max_len, has_cls=True)
     attend = (same_token() & earlier()).otherwise(token(CLS))
     description = Description(space, attend, {CLS: -1.0} | dict.fromkeys(letters, 1.0))
     summary = "+1 where the same letter stands somewhere earlier, -1 where it does not"
-    return _of_signs(
-        "occurs_earlier",
-        summary,
-        space,
-        lambda x: np.tril(_same_letters(x), -1).any(axis=2),
-        description,
-    )
+    occurred = lambda x: np.tril(_same_letters(x), -1).any(axis=2)  # noqa: E731
+    return _of_signs("occurs_earlier", summary, space, occurred, description)
 
 
 def parity(letters: str = "AB", max_len: int = 4) -> Task:
-    """+1 if the first letter occurs an even number of times in the sequence, else -1. No single
-    head can do this.
+    """Return the task: +1 if the first letter occurs an even number of times, else -1.
 
-    Proof, in exact arithmetic: at position i the output has the sign of ``sum_j exp(score_ij)
-    value_j``, where term j
-    depends only on the letter at j: write it f_j(letter). In a sequence of three, fix the query's
-    letter and let the other two, at j and k, be A or B. Parity needs ``f_j(A) + f_k(A)`` and
-    ``f_j(B) + f_k(B)`` plus the rest to be on one side of zero, and ``f_j(A) + f_k(B)`` and
-    ``f_j(B) + f_k(A)`` plus the rest on the other. But the first two and the last two have the same
-    sum.
+    No single head can do this. Proof, in exact arithmetic: at position i the output has the sign of
+    ``sum_j exp(score_ij) value_j``, where term j depends only on the letter at j: write it
+    f_j(letter). In a sequence of three, fix the query's letter and let the other two, at j and k,
+    be A or B. Parity needs ``f_j(A) + f_k(A)`` and ``f_j(B) + f_k(B)`` plus the rest to be on one
+    side of zero, and ``f_j(A) + f_k(B)`` and ``f_j(B) + f_k(A)`` plus the rest on the other. But
+    the first two and the last two have the same sum.
     """
-    if len(letters) < 2 or not max_len >= 3:
+    if len(letters) < 2 or max_len < 3:
         raise InputError(
             got=f"parity of {len(letters)} letters and sequences of at most {max_len}",
             expected="at least 2 letters and sequences of at least 3",
@@ -355,24 +361,22 @@ def _of_letters(
     summary: str,
     letters: str,
     max_len: int,
-    wanted: Callable[[Letters], Letters],
+    output: Callable[[Letters], Letters],
     attend: Selector,
 ) -> Task:
-    """A task whose outputs are one-hot letters, with the numbers ``wanted``."""
+    """Return a task whose outputs are one-hot letters, with the numbers of ``output``."""
     space = SequenceSpace(tuple(letters), max_len)
     one_hot = np.eye(len(letters))
-    tolerance = 1e-3  # what the course asks for
-    target = lambda x: one_hot[wanted(x)]  # noqa: E731
     return Task(
-        name,
-        summary,
-        space,
-        len(letters),
-        target,
-        "argmax",
-        tolerance,
-        0.5,
-        Description(space, attend),
+        name=name,
+        summary=summary,
+        space=space,
+        v_dim=len(letters),
+        target=lambda x: one_hot[output(x)],
+        readout="argmax",
+        tolerance=1e-3,  # the course's tolerance
+        decisive_error=0.5,
+        description=Description(space, attend),
     )
 
 
@@ -383,8 +387,18 @@ def _of_signs(
     positive: Callable[[Letters], Any],
     description: Description | None,
 ) -> Task:
-    """A task whose outputs are +1 where ``positive`` holds and -1 elsewhere, where only the sign
-    counts.
+    """Return a task whose outputs are +1 where ``positive`` holds and -1 elsewhere.
+
+    Only the sign counts.
     """
-    target = lambda x: np.where(positive(x), 1.0, -1.0)[:, :, None]  # noqa: E731
-    return Task(name, summary, space, 1, target, "sign", None, 1.0, description)
+    return Task(
+        name=name,
+        summary=summary,
+        space=space,
+        v_dim=1,
+        target=lambda x: np.where(positive(x), 1.0, -1.0)[:, :, None],
+        readout="sign",
+        tolerance=None,
+        decisive_error=1.0,
+        description=description,
+    )

@@ -1,9 +1,8 @@
-"""Verify a head on a task: by running every sequence if there are few enough, else by a bound on
-the error.
+"""Verification of a head on a task, by running every sequence or by a bound on the error.
 
-The result is a :class:`Certificate`: a proof, a counterexample, or neither. What rests on rounding
-is neither: outputs are judged together with all those that another way of computing them may give
-(:mod:`glassformer.handcraft.rounding`).
+The result is a :class:`Certificate`: a proof, a counterexample, or neither. It is neither where
+rounding decides: an output is judged together with all outputs that other ways of computing it may
+give (:mod:`glassformer.handcraft.rounding`).
 """
 
 import json
@@ -46,8 +45,9 @@ RestsOn = Literal["every sequence", "the listed examples", "the bound", "samples
 
 @dataclass(frozen=True)
 class Failure:
-    """One output of one sequence (without CLS; positions count its letters from 0) and its largest
-    absolute error.
+    """One output of one sequence and its largest absolute error.
+
+    The sequence has no CLS; positions count its letters from 0.
     """
 
     sequence: str
@@ -58,19 +58,18 @@ class Failure:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Failure":
-        """The failure that :meth:`Certificate.to_json` wrote; an error that JSON does not have is
-        infinite.
+        """Return the failure that :meth:`Certificate.to_json` wrote.
+
+        An error that JSON does not have is infinite.
         """
         numbers = {name: tuple(values[name]) for name in ("output", "target")}
         error = math.inf if values["error"] is None else values["error"]
         return cls(**{**values, **numbers, "error": error})
 
     def __str__(self) -> str:
-        got, wanted = (
-            " ".join(f"{number:.4g}" for number in numbers)
-            for numbers in (self.output, self.target)
-        )
-        return f"{self.sequence}, position {self.position}: got [{got}], wanted [{wanted}]"
+        output = " ".join(f"{number:.4g}" for number in self.output)
+        target = " ".join(f"{number:.4g}" for number in self.target)
+        return f"{self.sequence}, position {self.position}: got [{output}], wanted [{target}]"
 
 
 @dataclass(frozen=True)
@@ -79,25 +78,25 @@ class Certificate:
 
     Attributes:
         verdict: "holds", "fails" with a counterexample, or "undecided": neither a counterexample
-            nor a proof. Both of the first are so in exact arithmetic and for every way of computing
-            the head in this number format.
+            nor a proof. "holds" and "fails" are true in exact arithmetic and for every way of
+            computing the head in this number format.
         rests_on: "every sequence" and "the listed examples" were all run. "the bound" follows from
             the scores and values of all pairs of places, and covers all sequences though only some
             were run. "samples" proves nothing.
         criterion: The condition on every output.
         num_checked: Number of sequences run, of ``num_possible``.
-        num_right: Number of their ``num_outputs`` whose readout is correct, or whose error is
-            within the tolerance, as they were computed.
-        num_undecided: Number of these for which rounding decides whether they are correct.
-        largest_error: Largest absolute error of these, that of ``worst``.
-        margin: Smallest difference between a query's best wanted score and its best unwanted one;
-            None if no query has unwanted keys, or if neither all sequences were run nor a
-            description says which keys are wanted.
+        num_right: Number of outputs, of ``num_outputs``, whose readout is correct, or whose error
+            is within the tolerance, as they were computed.
+        num_undecided: Number of outputs for which rounding decides whether they are correct.
+        largest_error: Largest absolute error of an output, the error of ``worst``.
+        margin: Smallest lead of a query's best wanted score over its best unwanted one; None if no
+            query has unwanted keys, or if neither all sequences were run nor a description says
+            which keys are wanted.
         bound: Upper bound on the error, see :mod:`glassformer.handcraft.bounds`; infinite if
             unknown.
         counterexample: The first output that fails, in order of length and alphabet.
         undecided: The first output for which rounding decides.
-        rounding: How far other ways of computing that output may be from it.
+        rounding: Largest distance of that output from the same output computed in another way.
         subject: The head, task and criterion that it is about; None for results of earlier
             versions.
     """
@@ -123,7 +122,7 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether the verdict is "holds": a proof for all sequences that ``rests_on`` names.
+        """True if the verdict is "holds": a proof for all sequences that ``rests_on`` names.
 
         If that is the bound, the head is proved to do what the task's description says on every
         sequence; that the description agrees with the target was checked on ``num_checked``
@@ -132,30 +131,33 @@ class Certificate:
         return self.verdict == "holds"
 
     def to_json(self) -> dict[str, Any]:
-        """All attributes as JSON values, with null for numbers that JSON does not have."""
+        """Return all attributes as JSON values, with null for numbers that JSON does not have."""
         named = asdict(self) | {"subject": self.subject and self.subject.to_json()}
         values: dict[str, Any] = json.loads(json.dumps(named), parse_constant=lambda _: None)
         return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Certificate":
-        """The certificate that :meth:`to_json` wrote.
+        """Return the certificate that :meth:`to_json` wrote.
 
         Raises:
-            InputError: No certificate, as those of earlier versions, which name no subject.
+            InputError: No certificate, or one of an earlier version, which names no subject.
         """
         try:
             named = dict(values)
             named["subject"] = Subject.from_json(named["subject"])
             for name in ("worst", "counterexample", "undecided"):
-                named[name] = None if named[name] is None else Failure.from_json(named[name])
+                if named[name] is not None:
+                    named[name] = Failure.from_json(named[name])
             for name in ("largest_error", "bound", "rounding"):
-                named[name] = math.inf if named[name] is None else named[name]
+                if named[name] is None:
+                    named[name] = math.inf
             return cls(**named)
         except (TypeError, KeyError, AttributeError) as error:
-            fix = "Verify the head again."
             raise InputError(
-                f"values without {error}", "a certificate that names its subject", fix
+                got=f"values without {error}",
+                expected="a certificate that names its subject",
+                fix="Verify the head again.",
             ) from error
 
     def require_subject(self, head: HeadWeights, task: Task) -> None:
@@ -166,58 +168,71 @@ class Certificate:
         """
         if self.subject is None:
             raise InputError(
-                "a certificate that names no subject", "one that does", "Verify the head again."
+                got="a certificate that names no subject",
+                expected="a certificate that names its subject",
+                fix="Verify the head again.",
             )
+        limit = task.count
         if self.rests_on in ("the bound", "samples"):
             limit = 0
-        else:
-            limit = task.count
-        dtype = getattr(torch, self.subject.dtype)
-        self.subject.require(
-            subject_of(head, task, tolerance=self.subject.tolerance, dtype=dtype, limit=limit)
+        subject = subject_of(
+            head,
+            task,
+            tolerance=self.subject.tolerance,
+            dtype=getattr(torch, self.subject.dtype),
+            limit=limit,
         )
+        self.subject.require(subject)
 
     def __str__(self) -> str:
         share = self.num_right / self.num_outputs
+        error = f"{self.largest_error:.3g}"
+        if self.worst:
+            error += f" at {self.worst}"
+        bound = "unknown"
+        margin = "unknown"
+        if math.isfinite(self.bound):
+            bound = rounded_up(self.bound, 3)
+            margin = "none"
         if self.margin is not None:
             margin = f"{self.margin:.6g}"
-        else:
-            margin = "none"
-        known = math.isfinite(self.bound)
-        checked = f"{self.num_checked:,}"
-        possible = format_count(self.num_possible)
-        basis = {
-            "every sequence": f"every sequence: {checked} of {possible} run",
-            "the listed examples": f"the {checked} listed examples, all run; other sequences were not checked",
-            "the bound": f"the bound, for all {possible} sequences; "
-            f"that the description matches the task was checked on {checked} of them",
-            "samples": f"samples: {checked} of {possible} sequences run, and no bound covers the rest",
-        }[self.rests_on]
-        lines = [
-            f"{self.task}: {self.verdict.upper()} ({self.criterion}; {self.dtype})",
-            *([f"  covers          {self.covers}"] if self.subject else []),
-            f"  based on        {basis}",
+        lines = [f"{self.task}: {self.verdict.upper()} ({self.criterion}; {self.dtype})"]
+        if self.subject:
+            lines.append(f"  covers          {self.covers}")
+        lines += [
+            f"  based on        {self._basis()}",
             f"  correct         {self.num_right:,} of {self.num_outputs:,} outputs ({share:.2%})",
-            f"  largest error   {self.largest_error:.3g}"
-            + (f" at {self.worst}" if self.worst else ""),
-            f"  margin          {margin if known or self.margin is not None else 'unknown'}",
-            f"  bound on error  {rounded_up(self.bound, 3) if known else 'unknown'}",
+            f"  largest error   {error}",
+            f"  margin          {margin}",
+            f"  bound on error  {bound}",
         ]
         if self.counterexample is not None:
             lines.append(f"  counterexample  {self.counterexample}")
         if self.verdict == "undecided" and self.undecided is not None:
             outputs = f"{self.num_undecided:,} of {self.num_outputs:,} outputs"
-            lines.append(
-                f"  rounding        decides {outputs}, by up to {rounded_up(self.rounding, 3)}"
-            )
+            rounding = rounded_up(self.rounding, 3)
+            lines.append(f"  rounding        decides {outputs}, by up to {rounding}")
             lines.append(f"  the first       {self.undecided}")
         return "\n".join(lines)
 
+    def _basis(self) -> str:
+        """Return in words what the verdict rests on."""
+        checked = f"{self.num_checked:,}"
+        possible = format_count(self.num_possible)
+        if self.rests_on == "every sequence":
+            return f"every sequence: {checked} of {possible} run"
+        if self.rests_on == "the listed examples":
+            return f"the {checked} listed examples, all run; other sequences were not checked"
+        if self.rests_on == "the bound":
+            return (
+                f"the bound, for all {possible} sequences; that the description matches the task "
+                f"was checked on {checked} of them"
+            )
+        return f"samples: {checked} of {possible} sequences run, and no bound covers the rest"
+
     @property
     def covers(self) -> str:
-        """The sequences of the subject, with their letters and lengths, in words; empty without a
-        subject.
-        """
+        """The letters and lengths of the subject's sequences, in words; empty without a subject."""
         if self.subject is None:
             return ""
         first = ", after CLS" if self.subject.inputs[-1] == CLS else ""
@@ -242,17 +257,15 @@ def verify(
     dtype: torch.dtype = torch.float64,
     limit: int = 1_000_000,
 ) -> Certificate:
-    """Prove that ``head`` solves ``task``, find a sequence on which it does not, or return
-    "undecided".
+    """Prove that ``head`` solves ``task``, or find a sequence on which it does not.
 
     Up to ``limit`` sequences are all run, in batches, shorter ones first. Beyond that, all short
     ones, regular ones of every length and up to 2,000 random ones are run in search of a
-    counterexample, and
-    :func:`~glassformer.handcraft.bounds.bound_of_pairs` decides: it proves, for every sequence,
-    that the head does what the task's description says. That the description matches the target is
-    checked only on the sequences that are run.
+    counterexample. Then :func:`~glassformer.handcraft.bounds.bound_of_pairs` decides: it proves,
+    for every sequence, that the head computes the task's description. Whether the description
+    matches the target is checked only on the sequences that are run.
 
-    "Holds" and "fails" are so in exact arithmetic, in
+    "Holds" and "fails" are true in exact arithmetic, in
     :class:`~glassformer.handcraft.single_head.NumpyHead` and in
     :class:`~glassformer.handcraft.single_head.SingleHead`, in any batch. Where these may differ by
     rounding, the verdict is "undecided". Settings of the caller (autocast, precisions, dtypes,
@@ -265,10 +278,12 @@ def verify(
         limit: Largest number of sequences that are all run.
 
     Example:
-        >>> from glassformer.handcraft import CLS, TASKS, Description, SequenceSpace, build, itself, same_token, token
+        >>> from glassformer.handcraft import CLS, TASKS, Description, SequenceSpace
+        >>> from glassformer.handcraft import build, itself, same_token, token
         >>> attend = same_token().but_not(itself()).otherwise(token(CLS))
         >>> space = SequenceSpace(tuple("ABC"), max_len=4, has_cls=True)
-        >>> head = build(Description(space, attend, {CLS: 1, "A": -1, "B": -1, "C": -1}), largest_error=1e-9)
+        >>> description = Description(space, attend, {CLS: 1, "A": -1, "B": -1, "C": -1})
+        >>> head = build(description, largest_error=1e-9)
         >>> verify(head.weights, TASKS["unique"](), tolerance=1e-9).verdict
         'holds'
     """
@@ -279,34 +294,22 @@ def verify(
     rounded = _rounded(head, matrices, dtype)
     roundoff = torch.finfo(dtype).eps / 2
     tables = PlaceTables.of(rounded, task.space, roundoff)
-    most = torch.finfo(dtype).max / 4
-    below = f"below {most:.2g}, which {dtype} can hold"
-    kinds = (("queries or keys", "Km or Qm"), ("scores", "Km or Qm"), ("sums of values", "Vm"))
-    for size, (kind, matrix) in zip(tables.largest, kinds, strict=True):
-        if not size < most:
-            raise InputError(
-                got=f"{kind} of up to {size:.3g}",
-                expected=below,
-                fix=f"Scale {matrix} down.",
-            )
+    _require_range(tables, dtype)
     rounding = OutputRounding(rounded, task.space, tables, roundoff)
     tally = _Tally(task, matrices, tables, rounding, tolerance, _definition(task))
     run_all = task.examples is not None or task.count <= limit
     for cases in _cases(task, run_all):
         tally.add(cases)
     subject = _subject(head, task, tolerance, dtype, tally.definition)
+    if run_all and task.examples is None:
+        return tally.certificate(subject, "every sequence", tally.known)
     if run_all:
-        return tally.certificate(
-            subject,
-            "every sequence" if task.examples is None else "the listed examples",
-            tally.known,
-        )
-    if task.description is None or not tally.missed <= _SAME_TARGET:
+        return tally.certificate(subject, "the listed examples", tally.known)
+    if task.description is None or not (tally.missed <= _SAME_TARGET):
         return tally.certificate(subject, "samples", Bound(math.inf, math.inf))
-    proved = bound_of_pairs(tables, task.description)
-    return tally.certificate(
-        subject, "the bound", proved._replace(error=proved.error + tally.missed)
-    )
+    bound = bound_of_pairs(tables, task.description)
+    bound = bound._replace(error=bound.error + tally.missed)
+    return tally.certificate(subject, "the bound", bound)
 
 
 def subject_of(
@@ -317,9 +320,7 @@ def subject_of(
     dtype: torch.dtype = torch.float64,
     limit: int = 1_000_000,
 ) -> Subject:
-    """The subject of the certificate that :func:`verify` gives for the same arguments, without
-    running the head.
-    """
+    """Return the subject of :func:`verify`'s certificate, without running the head."""
     tolerance = task.tolerance if tolerance == "task" else tolerance
     _require_settings(tolerance, dtype)
     require_fits(head, task)
@@ -353,7 +354,21 @@ def _subject(
     )
 
 
+def _require_range(tables: PlaceTables, dtype: torch.dtype) -> None:
+    """Refuse a head whose sums may overflow in ``dtype``."""
+    most = torch.finfo(dtype).max / 4
+    kinds = (("queries or keys", "Km or Qm"), ("scores", "Km or Qm"), ("sums of values", "Vm"))
+    for size, (kind, matrix) in zip(tables.largest, kinds, strict=True):
+        if not (size < most):
+            raise InputError(
+                got=f"{kind} of up to {size:.3g}",
+                expected=f"below {most:.2g}, which {dtype} can hold",
+                fix=f"Scale {matrix} down.",
+            )
+
+
 def _require_settings(tolerance: float | None, dtype: torch.dtype) -> None:
+    """Refuse a tolerance that is not positive, other dtypes, and edits."""
     if tolerance is not None:
         require_above_zero(tolerance=tolerance)
     if dtype not in (torch.float64, torch.float32):
@@ -371,19 +386,21 @@ def _require_settings(tolerance: float | None, dtype: torch.dtype) -> None:
 
 
 def _rounded(head: HeadWeights, matrices: dict[str, Tensor], dtype: torch.dtype) -> HeadWeights:
-    """The head whose weights are those of ``matrices``, in float64."""
+    """Return the head with the weights of ``matrices``, in float64."""
     if dtype == torch.float64:
         return head
     try:
         return HeadWeights(**{name: matrix.double().numpy() for name, matrix in matrices.items()})
     except InputError as error:
         raise InputError(
-            error.got, f"weights that {dtype} can hold", "Scale the weights down."
+            got=error.got,
+            expected=f"weights that {dtype} can hold",
+            fix="Scale the weights down.",
         ) from error
 
 
 def _cases(task: Task, run_all: bool) -> Iterator[Cases]:
-    """All sequences, or candidates for a counterexample."""
+    """Return all sequences, or candidates for a counterexample."""
     per_block = max(1, _SCORES_AT_ONCE // task.space.num_positions**2)
     if run_all:
         return task.case_blocks(per_block)
@@ -391,24 +408,22 @@ def _cases(task: Task, run_all: bool) -> Iterator[Cases]:
 
 
 def _search(task: Task, per_block: int) -> Iterator[Cases]:
-    """Candidates for a counterexample: all short sequences, regular ones of every length, random
-    ones.
-    """
+    """Yield candidates for a counterexample: all short sequences, regular ones, random ones."""
     space = task.space
     listed = space.longest_listable(_SHORT_SEQUENCES)
     yield from task.case_blocks(per_block, listed)
     square = space.num_positions**2
-    regular = space.regular(max(4, min(64, _SAMPLED_SCORES // (2 * len(space.letters) * square))))
-    samples = space.sample(min(_SAMPLES, max(20, _SAMPLED_SCORES // square)), seed=0)
+    num_lengths = _SAMPLED_SCORES // (2 * len(space.letters) * square)
+    num_samples = _SAMPLED_SCORES // square
+    regular = space.regular(max(4, min(64, num_lengths)))
+    samples = space.sample(min(_SAMPLES, max(20, num_samples)), seed=0)
     others = space.longer([*regular, *samples], listed)
     for start in range(0, len(others), per_block):
         yield task.cases(space.block(others[start : start + per_block]))
 
 
 def require_fits(head: HeadWeights, task: Task) -> None:
-    """Raise :class:`InputError` naming the matrix of ``head``, if any, that has not the shape that
-    ``task`` needs.
-    """
+    """Refuse a head with a matrix that has not the shape that ``task`` needs; name the matrix."""
     circuits.require_fits(head, task.space)
     if head.v_dim != task.v_dim:
         raise InputError(
@@ -441,20 +456,21 @@ class _Tally:
     missed: float = 0.0
 
     def add(self, cases: Cases) -> None:
-        block, counted, target = cases[:3]
+        """Run sequences and judge their outputs."""
+        block = cases.block
+        counted = cases.counted
+        target = cases.target
         with torch.inference_mode():
             inputs = torch.from_numpy(cases.inputs).to(self.matrices["Km"].dtype)
-            output = (
-                run_head(inputs, **self.matrices, real=torch.from_numpy(block.real))
-                .double()
-                .numpy()
-            )
-        # numpy is slow along a short last axis.
+            real = torch.from_numpy(block.real)
+            output = run_head(inputs, **self.matrices, real=real).double().numpy()
+        # NumPy is slow along a short last axis.
         by_entry = np.ascontiguousarray(np.abs(output - target).transpose(2, 0, 1))
         error = by_entry.max(axis=0)
         # NaN counts as an infinite error: comparisons with it are False.
-        error = np.where(counted, np.where(np.isnan(error), np.inf, error), -np.inf)
-        # Outputs closer than that are certain to be read correctly.
+        error = np.where(np.isnan(error), np.inf, error)
+        error = np.where(counted, error, -np.inf)
+        # Outputs with smaller errors are certain to be read correctly.
         right = error < self.task.decisive_error
         doubtful = counted & ~right
         right[doubtful] = self.task.is_right(output[doubtful], target[doubtful])
@@ -469,25 +485,25 @@ class _Tally:
         if error.max() > self.largest_error:
             self.largest_error = float(error.max())
             self.worst = self._failure(cases, output, int(error.argmax()))
-        found = bound_of_queries(self.tables, cases.queries or self._queries_by_value(cases))
+        bound = bound_of_queries(self.tables, cases.queries or self._queries_by_value(cases))
         self.known = Bound(
-            min(self.known.margin, found.margin), float(np.maximum(self.known.error, found.error))
+            margin=min(self.known.margin, bound.margin),
+            error=float(np.maximum(self.known.error, bound.error)),
         )
         self.missed = max(self.missed, cases.missed)
-        if not self._proves(found.error) or not error.max() <= found.error:
+        if not self._proves(bound.error) or not (error.max() <= bound.error):
             self._decide(cases, output, counted & ~(error < self._certain_error))
 
     @cached_property
     def _certain_error(self) -> float:
-        """Outputs with errors below this are right for every way of computing them."""
-        if self.tolerance is None:
+        """The error below which outputs are right for every way of computing them."""
+        allowed = self.tolerance
+        if allowed is None:
             allowed = self.task.decisive_error
-        else:
-            allowed = self.tolerance
         return (allowed - self.rounding.most) * (1 - _OF_A_DIFFERENCE)
 
     def _proves(self, error: float) -> bool:
-        """Whether outputs within ``error`` of their targets are right."""
+        """Return whether outputs within ``error`` of their targets are right."""
         if self.tolerance is None:
             return error < self.task.decisive_error
         return error <= self.tolerance
@@ -498,14 +514,12 @@ class _Tally:
         output: Float[np.ndarray, "sequence position v_dim"],
         doubtful: Bool[np.ndarray, "sequence position"],
     ) -> None:
-        """Take note of the first output that is wrong and of the first that rounding decides, if
-        any.
-        """
+        """Record the first output that is wrong and the first that rounding decides, if any."""
         places = np.argwhere(doubtful)
         if not len(places):
             return
         right, wrong = self._certainty(output[doubtful], cases.target[doubtful], self.rounding.most)
-        # What is no number is computed by no rounding.
+        # No rounding gives NaN or infinity.
         wrong |= ~np.isfinite(output[doubtful]).all(axis=1)
         radius = np.full(len(places), self.rounding.most)
         place = self.task.space.place_of(cases.block)
@@ -514,10 +528,10 @@ class _Tally:
         for start in range(0, len(rest), step):
             some = rest[start : start + step]
             rows, positions = places[some].T
-            computed = self.rounding.compute(
-                place[rows, positions], place[rows], cases.block.real[rows]
-            )
-            if not (np.abs(output[rows, positions] - computed.outputs) <= computed.radius).all():
+            real = cases.block.real[rows]
+            computed = self.rounding.compute(place[rows, positions], place[rows], real)
+            distance = np.abs(output[rows, positions] - computed.outputs)
+            if not (distance <= computed.radius).all():
                 raise RuntimeError(
                     "an output further from others of the same head than rounding allows"
                 )
@@ -541,33 +555,32 @@ class _Tally:
         target: Float[np.ndarray, "output v_dim"],
         radius: float | Float[np.ndarray, "output v_dim"],
     ) -> tuple[Bool[np.ndarray, " output"], Bool[np.ndarray, " output"]]:
-        """Whether all outputs within ``radius`` of these are right, and whether all are wrong."""
+        """Return where all outputs within ``radius`` are right, and where all are wrong."""
         if self.tolerance is None:
             return self.task.certainty(output - radius, output + radius, target)
         error = np.abs(output - target)
         slack = radius + np.where(np.asarray(radius) > 0, _OF_A_DIFFERENCE * error, 0.0)
         right = (error + slack <= self.tolerance).all(axis=1)
-        return right, (error - slack > self.tolerance).any(axis=1)
+        wrong = (error - slack > self.tolerance).any(axis=1)
+        return right, wrong
 
     def certificate(self, subject: Subject, rests_on: RestsOn, known: Bound) -> Certificate:
-        """The verdict, given the bound ``known`` for all sequences."""
+        """Return the certificate, given the bound ``known`` for all sequences."""
         if self.tolerance is not None:
             criterion = f"every error at most {self.tolerance:g}"
+        elif self.task.readout == "sign":
+            criterion = "every sign right"
         else:
-            if self.task.readout == "sign":
-                criterion = "every sign right"
-            else:
-                criterion = "every largest entry right"
-        verdict: Verdict = "holds"
+            criterion = "every largest entry right"
+        if rests_on in ("the bound", "samples"):
+            proved = self._proves(known.error)
+        else:
+            proved = self.undecided is None
+        verdict: Verdict = "undecided"
         if self.first is not None:
             verdict = "fails"
-        elif rests_on in ("the bound", "samples"):
-            if self._proves(known.error):
-                verdict = "holds"
-            else:
-                verdict = "undecided"
-        elif self.undecided is not None:
-            verdict = "undecided"
+        elif proved:
+            verdict = "holds"
         return Certificate(
             task=self.task.name,
             verdict=verdict,
@@ -590,8 +603,9 @@ class _Tally:
         )
 
     def _queries_by_value(self, cases: Cases) -> Queries:
-        """The queries without a description: wanted are the keys whose value is the target, or all
-        if there is none.
+        """Return the queries without a description.
+
+        The wanted keys have the target as their value. All keys are wanted if none has.
         """
         space = self.task.space
         block = cases.block
@@ -599,18 +613,22 @@ class _Tally:
         real = block.real[:, None, :]
         distance = np.abs(values[:, None, :, :] - cases.target[:, :, None, :]).max(axis=3)
         matches = (distance <= (self.tolerance or _SAME_TARGET)) & real
-        wanted = np.where(matches.any(axis=2, keepdims=True), matches, real)
-        return queries_of(space, block, cases.counted, wanted, cases.target)
+        keys = np.where(matches.any(axis=2, keepdims=True), matches, real)
+        return queries_of(space, block, cases.counted, keys, cases.target)
 
     def _failure(
         self, cases: Cases, output: Float[np.ndarray, "sequence position v_dim"], index: int
     ) -> Failure:
+        """Return the output with this index as a failure."""
         row, position = divmod(index, output.shape[1])
         first = int(self.task.space.has_cls)
         letters = cases.block.tokens[row, first:][cases.block.real[row, first:]]
-        got = output[row, position].tolist()
-        wanted = cases.target[row, position].tolist()
-        error = float(np.abs(output[row, position] - cases.target[row, position]).max())
+        numbers = output[row, position]
+        target = cases.target[row, position]
         return Failure(
-            self.task.space.decode(letters), position - first, tuple(got), tuple(wanted), error
+            sequence=self.task.space.decode(letters),
+            position=position - first,
+            output=tuple(numbers.tolist()),
+            target=tuple(target.tolist()),
+            error=float(np.abs(numbers - target).max()),
         )

@@ -1,4 +1,4 @@
-"""A head's matrices in files; two formats, each readable and writable without this package.
+"""Files of a head's matrices, in two formats that are readable and writable without this package.
 
 - ``head.json``: an object ``{"Km": [[1, 0], [0, 1]], "Qm": ..., "Vm": ..., "pos": ...}`` of lists
   of rows;
@@ -42,11 +42,11 @@ _MOST_ZIP_ENTRIES = 64
 _ENCRYPTED = 0x1
 _NPZ_MARK = b"written by glassformer"
 _END_OF_NPZ = 1024
-"""Bytes at the end of an .npz file in which the list of its arrays stands, with the mark."""
+"""Number of bytes at the end of an .npz file that have the list of its arrays, with the mark."""
 
 
 def read_head(path: Path | str) -> HeadWeights:
-    """The matrices in ``path``, a .json or .npz file. Links are followed."""
+    """Read the matrices in ``path``, a .json or .npz file. Links are followed."""
     path = local_path(path)
     readers = {".json": _read_json, ".npz": _read_npz}
     kind = path.suffix.lower()
@@ -66,8 +66,8 @@ def write_head(weights: HeadWeights, path: Path | str, *, overwrite: bool = Fals
     """Write ``weights`` so that :func:`read_head` returns exactly the same numbers.
 
     The suffix, .json or .npz, decides the format. A file that is there already is replaced if this
-    function wrote it,
-    or with ``overwrite``, and atomically: readers see the old weights or the new ones.
+    function wrote it, or with ``overwrite``, and atomically: readers see the old weights or the new
+    ones.
     """
     path = local_path(path)
     require_place(path)
@@ -81,7 +81,7 @@ def write_head(weights: HeadWeights, path: Path | str, *, overwrite: bool = Fals
                 np.savez(file, **weights.matrices)  # type: ignore[arg-type]
             with zipfile.ZipFile(draft, "a") as archive:
                 archive.infolist()[0].comment = _NPZ_MARK
-                archive.comment = b""  # by which zipfile learns that it has to write the list again
+                archive.comment = b""  # makes zipfile write the list again
 
 
 def _as_json(weights: HeadWeights) -> str:
@@ -93,8 +93,9 @@ def _as_json(weights: HeadWeights) -> str:
 
 
 def _is_written(file: Path) -> bool:
-    """Whether :func:`write_head` wrote a file: .npz has a mark, and in .json not even a space is
-    different.
+    """Return whether :func:`write_head` wrote a file.
+
+    An .npz file has a mark; a .json file is the same to the last space.
     """
     if file.suffix.lower() == ".npz":
         return holds(file, _NPZ_MARK, -_END_OF_NPZ)
@@ -105,25 +106,22 @@ def _is_written(file: Path) -> bool:
 
 
 def require_place(path: Path) -> None:
-    """Raise :class:`InputError` if ``path`` has another suffix than .json and .npz, or is a
-    directory.
-    """
-    got = shown(path) + (", a directory" if path.is_dir() else "")
-    fits = path.suffix.lower() in (".json", ".npz") and not path.is_dir()
-    if not fits:
+    """Refuse a path with another suffix than .json and .npz, and a directory."""
+    description = shown(path)
+    if path.is_dir():
+        description += ", a directory"
+    if path.is_dir() or path.suffix.lower() not in (".json", ".npz"):
         raise InputError(
-            got=got,
+            got=description,
             expected="a name that ends in .json or .npz",
             fix="Choose another name.",
         )
 
 
 def require_size(matrices: dict[str, Matrix]) -> None:
-    """Raise :class:`InputError` if there are more than ``MAX_NUMBERS`` numbers, which could not be
-    read again.
-    """
+    """Refuse more than ``MAX_NUMBERS`` numbers, which could not be read again."""
     total = sum(matrix.size for matrix in matrices.values())
-    if not total <= MAX_NUMBERS:
+    if total > MAX_NUMBERS:
         raise InputError(
             got=f"{total:,} numbers",
             expected=f"at most {MAX_NUMBERS:,}",
@@ -173,12 +171,12 @@ def _matrix(name: str, rows: object) -> Matrix:
         checked = _ROWS.validate_python(rows)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        got = (
-            name
-            + "".join(f"[{index}]" for index in first["loc"])
-            + f" = {short(json.dumps(first['input']))}"
-        )
-        raise InputError(got, "a list of rows of numbers", "Correct that entry.") from error
+        place = "".join(f"[{index}]" for index in first["loc"])
+        raise InputError(
+            got=f"{name}{place} = {short(json.dumps(first['input']))}",
+            expected="a list of rows of numbers",
+            fix="Correct that entry.",
+        ) from error
     lengths = sorted({len(row) for row in checked})
     if len(lengths) != 1:
         raise InputError(
@@ -195,7 +193,7 @@ def _read_npz(path: Path) -> dict[str, Matrix]:
     with in_file(path):
         # zipfile makes an object for every entry.
         entries = data.count(_ZIP_ENTRY)
-        if not entries <= _MOST_ZIP_ENTRIES:
+        if entries > _MOST_ZIP_ENTRIES:
             raise InputError(
                 got=f"{entries:,} entries",
                 expected="Km, Qm, Vm and pos",
@@ -207,33 +205,33 @@ def _read_npz(path: Path) -> dict[str, Matrix]:
                 # zipfile cuts names off at a zero byte; orig_filename keeps the rest.
                 _check_names([member.orig_filename.removesuffix(".npy") for member in members])
                 return {
-                    each.filename.removesuffix(".npy"): _read_member(archive, each)
-                    for each in members
+                    member.filename.removesuffix(".npy"): _read_member(archive, member)
+                    for member in members
                 }
         except InputError:
             raise
         except Exception as error:  # a forged archive can make the libraries raise nearly anything
             reason = short(f"{type(error).__name__}: {error}")
             raise InputError(
-                f"a damaged .npz file ({reason})", "a complete .npz file", "Write it again."
+                got=f"a damaged .npz file ({reason})",
+                expected="a complete .npz file",
+                fix="Write it again.",
             ) from error
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Matrix:
+    """Read one array, after its sizes are checked."""
     name = info.filename
     largest = 8 * MAX_NUMBERS + _NPY_HEADER
-    # Other methods decompress without a limit on what comes out.
-    plain = (
-        info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-        and not info.flag_bits & _ENCRYPTED
-    )
-    if not plain:
+    # Other methods decompress without a limit on the size of the result.
+    limited = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    if not limited or info.flag_bits & _ENCRYPTED:
         raise InputError(
             got=f"{name}, encrypted or compressed by method {info.compress_type}",
             expected="a plain array",
             fix="Use savez.",
         )
-    if not info.file_size <= largest:
+    if info.file_size > largest:
         raise InputError(
             got=f"{name} of {info.file_size:,} bytes",
             expected=f"at most {largest:,}",
@@ -260,21 +258,16 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Matrix:
             fix="Reshape it to two dimensions.",
         )
     count = math.prod(shape)
-    fits = (
-        min(shape) > 0
-        and count <= MAX_NUMBERS
-        and info.file_size == start.tell() + count * dtype.itemsize
-    )
-    if not fits:
+    needed = start.tell() + count * dtype.itemsize
+    if min(shape) <= 0 or count > MAX_NUMBERS or info.file_size != needed:
+        header = f"a header for the shape {short(str(shape))}"
         raise InputError(
-            got=(
-                f"{name} of {info.file_size:,} bytes with a header for the shape "
-                f"{short(str(shape))}"
-            ),
+            got=f"{name} of {info.file_size:,} bytes with {header}",
             expected=f"1 to {MAX_NUMBERS:,} numbers, and the bytes that they need",
             fix="Write the file again.",
         )
-    with archive.open(info) as member:  # whose last byte makes zipfile compare the checksum
+    # Reading the last byte makes zipfile compare the checksum.
+    with archive.open(info) as member:
         return npy.read_array(member, allow_pickle=False, max_header_size=_NPY_HEADER).astype(
             np.float64
         )

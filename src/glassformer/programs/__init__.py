@@ -1,6 +1,4 @@
-"""Programs over sequences, compiled into transformers whose every weight follows from them, and
-verified.
-"""
+"""Programs over sequences, compiled into the weights of transformers, and verified."""
 
 from glassformer.programs.certificate import ProgramCertificate, verify_program
 from glassformer.programs.compiler import compile_program

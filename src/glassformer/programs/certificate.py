@@ -1,4 +1,4 @@
-"""Whether a compiled program gives what its definition gives, on every sequence."""
+"""Certificates that a compiled program computes its definition on every sequence."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from glassformer.processor_time import Budget
 from glassformer.programs.checker import Affine, LayerClaim, LayerWeights, Network, check
 from glassformer.programs.compiler import compile_program
 from glassformer.programs.domains import Domains
-from glassformer.programs.enumeration import blocks
+from glassformer.programs.enumeration import blocks, count_sequences
 from glassformer.programs.graph import draw_graph, graph, values_in_words
 from glassformer.programs.language import (
     Aggregate,
@@ -42,11 +42,12 @@ from glassformer.text import rounded_up
 _OF_A_DIFFERENCE = 2.0**-50
 """More than the relative rounding of a difference in float64, and of a mean of two codes."""
 _RESERVE = 8
-"""By how much rounding may be larger than was measured, where no bound is small enough."""
+"""The factor by which rounding may exceed the measured one, where no bound is small enough."""
 
+Verdict = Literal["holds", "fails", "undecided"]
+RestsOn = Literal["every sequence", "the bound", "samples"]
 Example = tuple[tuple[Value, ...], int, Value, float]
-"""A sequence, a position in it, the value that is wanted there, and the number that was computed.
-"""
+"""A sequence, a position in it, the value expected there, and the computed number."""
 
 
 @dataclass(frozen=True)
@@ -63,26 +64,26 @@ class ProgramCertificate:
             model in its dtype.
         rests_on: "every sequence" was run; or "the bound" of :mod:`~glassformer.programs.checker`
             covers all; or "samples" were run, which prove nothing.
-        causal: Whether queries see only keys up to their own position.
-        limit: How many sequences might be run.
-        num_run: Sequences that were run, of ``num_different``.
-        num_different: Of all ``num_possible`` sequences, how many differ by more than tokens that
-            are alike, which neither the program nor the weights tell apart.
-        num_undefined: Of those that were run, on which the program has no value (a mean of values
-            that have none).
-        may_lack_values: Whether there can be such sequences among the others.
-        num_wrong: Of all outputs, how many were read as another value.
-        num_undecided: Of all outputs, for how many rounding decides how they are read.
+        causal: True if queries see only keys up to their own position.
+        limit: Largest number of sequences that might be run.
+        num_run: Number of sequences that were run, of ``num_different``.
+        num_different: Number of sequences, of ``num_possible``, that differ by more than tokens
+            that are alike: neither the program nor the weights tell such tokens apart.
+        num_undefined: Number of sequences that were run on which the program has no value (a mean
+            of values that have none).
+        may_lack_values: True if there can be such sequences among the others.
+        num_wrong: Number of outputs that were read as another value.
+        num_undecided: Number of outputs for which rounding decides how they are read.
         largest_error: Largest difference of an output from the number of its value.
         bound: Upper bound on that error for any sequence; infinite if there is none.
         allowed: Half the least difference of two values' numbers; the tolerance if the output is
             the number itself.
-        counterexample: The first sequence with a wrong output, its position, what was wanted and
-            the number found.
-        reason: Why there is no bound, or why not every sequence was run.
-        undecided: The first sequence with an output for which rounding decides; as
-            ``counterexample``.
-        rounding: How far other ways of computing that output may be from it.
+        counterexample: The first sequence with a wrong output, its position, the expected value and
+            the computed number.
+        reason: The reason why there is no bound, or why not every sequence was run.
+        undecided: The first sequence with an output for which rounding decides; its fields are
+            those of ``counterexample``.
+        rounding: Largest distance of that output from the same output computed in another way.
         measured: None where rounding was bounded. Otherwise, for dtypes other than float64, the
             largest distance of an output from the exact one that was seen. Exact outputs are
             bounded; they are right by at least half of what is allowed, and by eight times this
@@ -90,8 +91,8 @@ class ProgramCertificate:
     """
 
     subject: Subject
-    verdict: Literal["holds", "fails", "undecided"]
-    rests_on: Literal["every sequence", "the bound", "samples"]
+    verdict: Verdict
+    rests_on: RestsOn
     dtype: str
     vocabulary: tuple[Value, ...]
     max_len: int
@@ -124,8 +125,9 @@ class ProgramCertificate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All attributes as JSON values, tokens and values as texts, with null for numbers that
-        JSON does not have.
+        """Return all attributes as JSON values.
+
+        Tokens and values are texts. Numbers that JSON does not have are null.
         """
         named = asdict(self) | {"subject": self.subject.to_json()}
         written = json.dumps(named, default=str)
@@ -136,28 +138,22 @@ class ProgramCertificate:
         possible = format_count(self.num_possible)
         if self.num_different < self.num_possible:
             possible += f" ({format_count(self.num_different)} but for tokens that are alike)"
-        partly = self.num_undefined > 0 or (
-            self.may_lack_values and self.rests_on != "every sequence"
-        )
+        all_run = self.rests_on == "every sequence"
+        partly = self.num_undefined > 0 or (self.may_lack_values and not all_run)
+        where = ""
         if self.verdict == "holds" and partly:
             where = " wherever the definition has a value"
-        else:
-            where = ""
-        if self.causal:
-            seen = "only keys up to the query"
-        else:
-            seen = "all keys"
+        seen = "only keys up to the query" if self.causal else "all keys"
+        bound = "no bound"
         if math.isfinite(self.bound):
             bound = f"at most {rounded_up(self.bound, 3)}"
-        else:
-            bound = "no bound"
+        sequences = f"1 to {self.max_len} tokens of {values_in_words(self.vocabulary)}"
+        run = f"{self.num_run:,} of {possible}, {self.num_undefined:,} without a value"
         lines = [
             f"{self.verdict.upper()}{where} ({self.dtype}; based on {self.rests_on})",
-            f"  covers          1 to {self.max_len} tokens of {values_in_words(self.vocabulary)}; "
-            f"queries see {seen}",
+            f"  covers          {sequences}; queries see {seen}",
             "  not covered     names of heads and coordinates",
-            f"  sequences run   {self.num_run:,} of {possible}, {self.num_undefined:,} without a "
-            "value",
+            f"  sequences run   {run}",
             f"  largest error   {self.largest_error:.3g}, {bound}, allowed: {self.allowed:.3g}",
         ]
         if self.measured is not None and self.verdict != "undecided":
@@ -165,22 +161,18 @@ class ProgramCertificate:
         if self.reason and self.verdict == "undecided":
             lines.append(f"  why             {self.reason}")
         if self.counterexample is not None:
-            sequence, position, wanted, got = self.counterexample
-            lines.append(
-                f"  counterexample  {list(sequence)}, position {position}: {got:.6g}, wanted "
-                f"{wanted!r}"
-            )
+            lines.append(f"  counterexample  {_in_words(self.counterexample)}")
         if self.verdict == "undecided" and self.undecided is not None:
-            sequence, position, wanted, got = self.undecided
-            lines.append(
-                f"  rounding        decides {self.num_undecided:,} outputs, by up to "
-                f"{self.rounding:.3g}"
-            )
-            lines.append(
-                f"  the first       {list(sequence)}, position {position}: {got:.6g}, wanted "
-                f"{wanted!r}"
-            )
+            decided = f"decides {self.num_undecided:,} outputs, by up to {self.rounding:.3g}"
+            lines.append(f"  rounding        {decided}")
+            lines.append(f"  the first       {_in_words(self.undecided)}")
         return "\n".join(lines)
+
+
+def _in_words(example: Example) -> str:
+    """Return an example as a line of text."""
+    sequence, position, value, output = example
+    return f"{list(sequence)}, position {position}: {output:.6g}, wanted {value!r}"
 
 
 @proof_settings()
@@ -214,76 +206,64 @@ def verify_program(
             allows, which cannot be: there is a fault in the checker.
     """
     require_as_built(model, CompiledProgram)
-    for name, number in (("tolerance", tolerance), ("seconds", seconds)):
-        ok = (
-            isinstance(number, int | float)
-            and number > 0
-            and (name == "seconds" or number < math.inf)
-        )
-        if not ok:
-            raise InputError(
-                got=f"{name} = {number}",
-                expected="a positive number",
-                fix="Pass another one.",
-            )
-    require_positive(limit=limit)
+    _check_request(tolerance, limit, seconds)
     program = model.require_program()
     domains = model.domains
     codes = model.codes
     model.require_codes()
     network = network_of(model)
     budget = Budget(seconds)
-    if model.allowed_error is None:
+    allowed = model.allowed_error
+    if allowed is None:
         allowed = tolerance
-    else:
-        allowed = model.allowed_error
     bound, reason = check(network, domains, program, codes, _claims(model), budget)
 
     definition = _definition(model)
     letters = _letters(model)
-    most = domains.max_len
-    different, possible = (
-        sum(size**length for length in range(1, most + 1))
-        for size in (len(letters), len(domains.vocabulary))
-    )
-    done = undefined = num_wrong = 0
+    max_len = domains.max_len
+    different = count_sequences(len(letters), max_len)
+    possible = count_sequences(len(domains.vocabulary), max_len)
+    done = 0
+    undefined = 0
+    num_wrong = 0
     largest = 0.0
     judge = _Judge(model, network, allowed)
-    for block in blocks(len(letters), most, limit):
+    for block in blocks(len(letters), max_len, limit):
         if budget.is_over():
             reason = "; ".join(dict.fromkeys(filter(None, ("the time was over", reason))))
             break
         ids = letters[block]
         run = _Run.of(model, ids)
-        definition.add(run.wanted)
-        error = np.abs(run.outputs - run.wanted)
-        error = np.where(run.defined, np.where(np.isnan(error), np.inf, error), 0.0)
+        definition.add(run.targets)
+        error = np.abs(run.outputs - run.targets)
+        error = np.where(np.isnan(error), np.inf, error)
+        error = np.where(run.defined, error, 0.0)
         if codes is None:
             misread = ~(error < allowed)
         else:
             misread = model.misread(run.outputs, run.column, run.values)
-        done = done + len(ids)
-        num_wrong = num_wrong + int((misread & run.defined).sum())
+        done += len(ids)
+        num_wrong += int((misread & run.defined).sum())
         undefined += int((~run.defined[:, 0]).sum())
         largest = max(largest, float(error.max()))
-        if not bound < allowed:
+        if not (bound < allowed):
             judge.add(run)
     if largest > bound:
         raise RuntimeError(
             f"an error of {largest}, above the bound of {bound}: the checker is wrong"
         )
-    rests_on: Literal["every sequence", "the bound", "samples"] = (
-        "every sequence" if done == different else "samples"
-    )
-    verdict: Literal["holds", "fails", "undecided"] = "undecided"
+    all_run = done == different
+    rests_on: RestsOn = "every sequence" if all_run else "samples"
+    verdict: Verdict = "undecided"
     if judge.example is not None:
         verdict = "fails"
     elif bound < allowed:
         verdict = "holds"
-        rests_on = "the bound" if done < different else "every sequence"
-    elif done == different and judge.decided:
+        if not all_run:
+            rests_on = "the bound"
+    elif all_run and judge.decided:
         verdict = "holds"
-    elif done == different:
+    elif all_run:
         reason = "outputs so near what is allowed that rounding decides"
     elif not reason:
         reason = "the bound is above what is allowed"
@@ -293,7 +273,7 @@ def verify_program(
         rests_on=rests_on,
         dtype=str(model.embedding.weight.dtype).removeprefix("torch."),
         vocabulary=tuple(domains.vocabulary),
-        max_len=most,
+        max_len=max_len,
         causal=domains.causal,
         limit=limit,
         num_run=done,
@@ -314,14 +294,26 @@ def verify_program(
     )
 
 
+def _check_request(tolerance: float, limit: int, seconds: float) -> None:
+    """Refuse arguments of :func:`verify_program` that are not positive numbers."""
+    for name, number in (("tolerance", tolerance), ("seconds", seconds)):
+        positive = isinstance(number, int | float) and number > 0
+        if not positive or (name == "tolerance" and number == math.inf):
+            raise InputError(
+                got=f"{name} = {number}",
+                expected="a positive number",
+                fix="Pass another one.",
+            )
+    require_positive(limit=limit)
+
+
 def subject_of_program(
     model: CompiledProgram, *, tolerance: float | None = 1e-3, num_run: int = 1_000_000
 ) -> Subject:
-    """The subject of the certificate of a model that :func:`verify_program` gives, without running
-    the model.
+    """Return the subject of :func:`verify_program`'s certificate, without running the model.
 
     Args:
-        num_run: How many sequences were run.
+        num_run: Number of sequences that were run.
     """
     definition = _definition(model)
     letters = _letters(model)
@@ -333,13 +325,19 @@ def subject_of_program(
 def _subject(
     model: CompiledProgram, tolerance: float | None, definition: DefinitionDigest
 ) -> Subject:
+    readout = "the nearest code"
+    needed_tolerance = None
+    if model.codes is None:
+        readout = "the number itself"
+        if tolerance is not None:
+            needed_tolerance = float(tolerance)
     return Subject(
         kind="program",
         definition=model.name,
         inputs=tuple(f"{type(token).__name__} {token!r}" for token in model.domains.vocabulary),
         max_len=model.domains.max_len,
-        readout="the number itself" if model.codes is None else "the nearest code",
-        tolerance=float(tolerance) if model.codes is None and tolerance is not None else None,
+        readout=readout,
+        tolerance=needed_tolerance,
         dtype=str(model.embedding.weight.dtype).removeprefix("torch."),
         weights_digest=weights_digest(model.state_dict()),
         definition_digest=definition.hexdigest(),
@@ -353,10 +351,9 @@ def _definition(model: CompiledProgram) -> DefinitionDigest:
 
 
 def _letters(model: CompiledProgram) -> np.ndarray:
-    """The tokens that differ for the program or the weights."""
-    return np.array(
-        _different_tokens(model.domains, model.require_program(), model.embedding.weight)
-    )
+    """Return the tokens that differ for the program or the weights."""
+    program = model.require_program()
+    return np.array(_different_tokens(model.domains, program, model.embedding.weight))
 
 
 class _Run(NamedTuple):
@@ -365,8 +362,8 @@ class _Run(NamedTuple):
     ids: np.ndarray
     outputs: np.ndarray
     defined: np.ndarray
-    """Whether the program has a value."""
-    wanted: np.ndarray
+    """True where the program has a value."""
+    targets: np.ndarray
     """The number of the program's value."""
     column: np.ndarray
     values: Sequence[Value]
@@ -374,21 +371,23 @@ class _Run(NamedTuple):
 
     @classmethod
     def of(cls, model: CompiledProgram, ids: np.ndarray) -> "_Run":
+        """Run a model and its program."""
         batch = model.batch(ids)
         outputs = model(torch.from_numpy(ids)).double().numpy()
         defined = np.broadcast_to(batch.defined[:, None], outputs.shape)
-        return cls(
-            ids, outputs, defined, model.wanted(batch), *batch.column(model.require_program())
-        )
+        targets = model.wanted(batch)
+        column, values = batch.column(model.require_program())
+        return cls(ids, outputs, defined, targets, column, values)
 
 
 @dataclass
 class _Judge:
-    """Whether outputs are right for every way of computing them.
+    """The outputs that are right, wrong or undecided, for every way of computing them.
 
     In float64 every radius is a bound. In other dtypes it may be too large where units make steep
-    steps. Then the exact output is bounded, and its rounding is taken to be below half of what is
-    allowed where :data:`_RESERVE` times the largest rounding that any sequence shows is.
+    steps. Then the exact output is bounded, and its rounding is measured: half of the allowed error
+    is reserved for it, or :data:`_RESERVE` times the largest rounding of any sequence if that is
+    more.
     """
 
     model: CompiledProgram
@@ -401,15 +400,16 @@ class _Judge:
     measured: float = 0.0
     rests_on_measured: bool = False
     least_left: float = math.inf
-    """Of outputs judged by what was measured: how far the exact one may still move."""
+    """The distance that every exact output judged by the measured rounding may still move."""
 
     @property
     def decided(self) -> bool:
-        """Whether every output that was added is right."""
+        """Return whether every output that was added is right."""
         return self.undecided is None and self._reserve <= self.least_left
 
     @property
     def _reserve(self) -> float:
+        """The error that is reserved for rounding."""
         return max(_RESERVE * self.measured, self.allowed / 2)
 
     def add(self, run: _Run) -> None:
@@ -420,23 +420,18 @@ class _Judge:
         right, wrong = self._certainty(run, within)
         doubtful = run.defined & ~(right | wrong)
         if doubtful.any() and self.network.roundoff > FLOAT64_ROUNDOFF:
-            exact = outputs_within(
-                self.network._replace(roundoff=FLOAT64_ROUNDOFF), run.ids, causal
-            )
+            exact_network = self.network._replace(roundoff=FLOAT64_ROUNDOFF)
+            exact = outputs_within(exact_network, run.ids, causal)
             self._measure(run, exact)
-            left = (
-                self.allowed
-                - exact.radius
-                - np.abs(exact.middle - run.wanted) * (1 + _OF_A_DIFFERENCE)
-            )
+            distance = np.abs(exact.middle - run.targets) * (1 + _OF_A_DIFFERENCE)
+            left = self.allowed - exact.radius - distance
             by_measured = doubtful & (left >= self._reserve)
             _, misread = self._certainty(run, Ball(exact.middle, exact.radius + self._reserve))
             self.rests_on_measured |= bool(by_measured.any() or (doubtful & misread).any())
             self.least_left = min(self.least_left, float(left[by_measured].min(initial=np.inf)))
             wrong |= doubtful & misread
             doubtful &= ~(by_measured | misread)
-        # An output that is no number is doubtful: where one order of sums overflows, another may
-        # not.
+        # NaN is doubtful: where one order of sums overflows, another may not.
         self.num_undecided += int(doubtful.sum())
         if self.example is None and (wrong & run.defined).any():
             self.example = self._example(run, *np.argwhere(wrong & run.defined)[0].tolist())
@@ -446,53 +441,53 @@ class _Judge:
             self.rounding = float(within.radius[row, position])
 
     def _require_within(self, run: _Run, within: Ball) -> None:
-        if (run.defined & (np.abs(run.outputs - within.middle) > within.radius)).any():
+        """Raise if an output of the model is outside its ball."""
+        distance = np.abs(run.outputs - within.middle)
+        if (run.defined & (distance > within.radius)).any():
             raise RuntimeError(
                 "an output further from others of the same model than rounding allows"
             )
 
     def _measure(self, run: _Run, exact: Ball) -> None:
-        """Take the largest rounding into account, of the batch and of some sequences alone."""
+        """Measure the largest rounding of a batch, and of some of its sequences run alone."""
         rows = np.arange(0, len(run.ids), 1 + len(run.ids) // 16)
-        alone = np.concatenate(
-            [self.model(torch.from_numpy(run.ids[[row]])).double().numpy() for row in rows]
-        )
+        outputs_alone = []
+        for row in rows:
+            output = self.model(torch.from_numpy(run.ids[[row]]))
+            outputs_alone.append(output.double().numpy())
+        alone = np.concatenate(outputs_alone)
         for outputs, middle in ((run.outputs, exact.middle), (alone, exact.middle[rows])):
             distance = np.abs(outputs - middle)
-            self.measured = max(
-                self.measured, float(np.where(np.isnan(distance), np.inf, distance).max())
-            )
+            largest = float(np.where(np.isnan(distance), np.inf, distance).max())
+            self.measured = max(self.measured, largest)
 
     def _certainty(self, run: _Run, within: Ball) -> tuple[np.ndarray, np.ndarray]:
-        return _certainty(self.model, within, run.wanted, run.column, run.values, self.allowed)
+        return _certainty(self.model, within, run.targets, run.column, run.values, self.allowed)
 
     def _example(self, run: _Run, row: int, position: int) -> Example:
         sequence = tuple(self.model.domains.vocabulary[token] for token in run.ids[row])
-        return (
-            sequence,
-            position,
-            run.values[run.column[row, position]],
-            float(run.outputs[row, position]),
-        )
+        value = run.values[run.column[row, position]]
+        return sequence, position, value, float(run.outputs[row, position])
 
 
 def _certainty(
     model: CompiledProgram,
     within: Ball,
-    wanted: np.ndarray,
+    targets: np.ndarray,
     column: np.ndarray,
     values: Sequence[Value],
     allowed: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Whether all outputs within a radius are right, and whether all are wrong."""
+    """Return where all outputs within a radius are right, and where all are wrong."""
     known = np.isfinite(within.radius)
     if model.codes is None:
-        error = np.abs(within.middle - wanted)
-        slack = within.radius + _OF_A_DIFFERENCE * (error + np.abs(wanted))
-        return known & (error + slack < allowed), known & ~(error - slack < allowed)
-    slack = within.radius + _OF_A_DIFFERENCE * (
-        np.abs(within.middle) + max(abs(number) for number, _ in model.codes)
-    )
+        error = np.abs(within.middle - targets)
+        slack = within.radius + _OF_A_DIFFERENCE * (error + np.abs(targets))
+        right = known & (error + slack < allowed)
+        wrong = known & ~(error - slack < allowed)
+        return right, wrong
+    largest_code = max(abs(number) for number, _ in model.codes)
+    slack = within.radius + _OF_A_DIFFERENCE * (np.abs(within.middle) + largest_code)
     low = within.middle - slack
     high = within.middle + slack
     same = known & (model.nearest(low) == model.nearest(high))
@@ -501,104 +496,129 @@ def _certainty(
 
 
 def _claims(model: CompiledProgram) -> Sequence[LayerClaim]:
-    """What the compiler says that the weights are for."""
+    """Return the compiler's claims about the weights."""
     if model.claims is not None:
         return model.claims
     program = model.require_program()
     domains = model.domains
     try:
-        return (
-            compile_program(
-                program, domains.vocabulary, domains.max_len, causal=domains.causal
-            ).claims
-            or ()
+        compiled = compile_program(
+            program, domains.vocabulary, domains.max_len, causal=domains.causal
         )
     except InputError:
         return ()
+    return compiled.claims or ()
 
 
 def _may_lack_values(domains: Domains, program: Variable) -> bool:
-    """Whether different values without a mean may be selected somewhere."""
-    for part in (node.part for node in graph(program)):
+    """Return whether different values without a mean may be selected somewhere."""
+    for node in graph(program):
+        part = node.part
         if isinstance(part, Aggregate) and not domains.single(part.selector):
             values = domains.of(part.values)
-            if part.single or (values is not None and not all(map(is_number, values))):
+            numeric = values is None or all(map(is_number, values))
+            if part.single or not numeric:
                 return True
     return False
 
 
 def _different_tokens(domains: Domains, program: Variable, embedding: Tensor) -> list[int]:
-    """Of tokens that neither the program nor the weights tell apart, the first."""
-    readers = [
-        node.part for node in graph(program) if any(each is tokens for each in node.part.reads)
-    ]
+    """Return the first token of each group that neither the program nor the weights tell apart."""
+    parts = [node.part for node in graph(program)]
+    readers = [part for part in parts if any(source is tokens for source in part.reads)]
 
     def seen(part: Variable | Selector, token: Value) -> Any:
+        """Return what a part makes of a token."""
         if isinstance(part, Elementwise) and len(set(part.sources)) == 1:
             return typed(apply(part, [token] * len(part.sources)))
         if isinstance(part, Select):
             table = domains.table(part)
             place = domains.place(tokens, token)
+            as_key = b""
+            as_query = b""
             if part.keys is tokens:
                 as_key = table[:, place].tobytes()
-            else:
-                as_key = b""
-            return as_key, table[place].tobytes() if part.queries is tokens else b""
+            if part.queries is tokens:
+                as_query = table[place].tobytes()
+            return as_key, as_query
         return typed(token)
 
     first: dict[Any, int] = {}
     for place, (token, row) in enumerate(zip(domains.vocabulary, embedding.tolist(), strict=True)):
         whole = typed(token) if program is tokens else None
-        first.setdefault((tuple(row), whole, *(seen(part, token) for part in readers)), place)
+        by_readers = [seen(part, token) for part in readers]
+        first.setdefault((tuple(row), whole, *by_readers), place)
     return list(first.values())
 
 
 def network_of(model: CompiledProgram) -> Network:
-    """The weights of a compiled program as they are, for the checker."""
-    layers = []
+    """Return the weights of a compiled program as they are, for the checker."""
     domains = model.domains
-    tokens = len(model.embedding.weight)
-    most = len(model.positions.weight)
-    fits = tokens == len(domains.vocabulary) and most >= domains.max_len
-    if not fits:
+    num_tokens = len(model.embedding.weight)
+    num_positions = len(model.positions.weight)
+    if num_tokens != len(domains.vocabulary) or num_positions < domains.max_len:
         raise InputError(
-            got=f"embeddings of {tokens} tokens and {most} positions",
+            got=f"embeddings of {num_tokens} tokens and {num_positions} positions",
             expected="those of the vocabulary and of max_len",
             fix="Compile the program for these sequences.",
         )
-    for block in model.blocks:
-        attention = block.attention
-        ffn = block.ffn
-        units = ffn.up.out_features if isinstance(ffn, MLP) else 0
-        if attention.sinks is None:
-            sinks = None
-        else:
-            sinks = _array(attention.sinks)
-        sizes = model.embedding.embedding_dim, attention.num_heads, attention.head_dim, units
-        with torch.device("meta"):
-            like = make_block(*sizes, causal=domains.causal, sinks=sinks is not None)
-        require_as_built(block, Block, like=like)
-        up, down = (_affine(ffn.up), _affine(ffn.down)) if isinstance(ffn, MLP) else (None, None)
-        q, k, v, out = map(
-            _affine, (attention.query, attention.key, attention.value, attention.output)
-        )
-        layers.append(LayerWeights(attention.num_heads, q, k, v, out, sinks, up, down))
-    kinds = [torch.finfo(each.dtype) for each in model.parameters()]
-    limits = (
-        max(each.eps for each in kinds) / 2,
-        max(each.tiny for each in kinds),
-        min(each.max for each in kinds),
+    hidden_dim = model.embedding.embedding_dim
+    layers = [_layer_weights(block, hidden_dim, domains.causal) for block in model.blocks]
+    formats = [torch.finfo(parameter.dtype) for parameter in model.parameters()]
+    return Network(
+        embedding=_array(model.embedding.weight),
+        positions=_array(model.positions.weight),
+        layers=layers,
+        output=_affine(model.output),
+        roundoff=max(numbers.eps for numbers in formats) / 2,
+        smallest=max(numbers.tiny for numbers in formats),
+        largest=min(numbers.max for numbers in formats),
     )
-    tables = _array(model.embedding.weight), _array(model.positions.weight)
-    return Network(*tables, layers, _affine(model.output), *limits)
+
+
+def _layer_weights(block: Block, hidden_dim: int, causal: bool) -> LayerWeights:
+    """Return the weights of a block, which has to be as the compiler builds it."""
+    attention = block.attention
+    ffn = block.ffn
+    units = 0
+    if isinstance(ffn, MLP):
+        units = ffn.up.out_features
+    sinks = None
+    if attention.sinks is not None:
+        sinks = _array(attention.sinks)
+    with torch.device("meta"):
+        like = make_block(
+            hidden_dim,
+            attention.num_heads,
+            attention.head_dim,
+            units,
+            causal=causal,
+            sinks=sinks is not None,
+        )
+    require_as_built(block, Block, like=like)
+    up = None
+    down = None
+    if isinstance(ffn, MLP):
+        up = _affine(ffn.up)
+        down = _affine(ffn.down)
+    return LayerWeights(
+        num_heads=attention.num_heads,
+        query=_affine(attention.query),
+        key=_affine(attention.key),
+        value=_affine(attention.value),
+        output=_affine(attention.output),
+        sinks=sinks,
+        up=up,
+        down=down,
+    )
 
 
 def _affine(linear: nn.Linear) -> Affine:
     if linear.bias is None:
         raise InputError(
             got="a linear layer without a bias",
-            expected="one, which may be zero",
-            fix="Set its bias to zeros.",
+            expected="a bias, which may be zero",
+            fix="Set the layer's bias to zeros.",
         )
     return Affine(_array(linear.weight), _array(linear.bias))
 

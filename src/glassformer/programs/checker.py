@@ -1,10 +1,9 @@
-r"""Whether the weights of a transformer compute a program, for all sequences at once: what a
-certificate rests on.
+r"""Proofs that the weights of a transformer compute a program, for all sequences at once.
 
-The checker reads the weights as they are and the program's definition. Of the compiler it takes
-names alone, *claims*: which selector a head follows and which variables it copies, and which
-variable some units look up, from which others. No number is taken from anywhere but the weights; a
-wrong claim makes the verdict undecided, never wrong.
+The checker reads the weights as they are and the program's definition. The compiler contributes
+names only, *claims*: the selector that a head follows and the variables that it copies; the
+variable that some units look up and the variables that they read. All numbers come from the
+weights. A wrong claim makes the verdict undecided, never wrong.
 
 The residual stream is described by a :class:`Form`: at each position, coordinate c is a constant,
 plus a number for the value of each of some variables of the program there, plus an error of at most
@@ -19,21 +18,18 @@ plus a number for the value of each of some variables of the program there, plus
    and are ``gap`` ahead of all others, so the others have a weight of at most ``n exp(2 d - gap)``
    of that of one selected key, d being the error of a score. What it copies is written as a
    function of the copied variable: if selected values are all equal, or if it is linear in a
-   number, the mean is that function of the aggregate. Whatever it is apart from that goes into the
-   radius.
+   number, the mean is that function of the aggregate. Any other part of it goes into the radius.
 4. **Units** that claim a function read one number z, which is written as a sum of functions of the
-claimed parts. What
-   the units add is piecewise linear in z: over each interval that z can be in, the ends and the
-   bends give its range. The ranges of all combinations of values with the same result are joined.
-   Two units that are the negative of each other are linear.
+   claimed parts. The sum that the units add is piecewise linear in z: over each interval that z can
+   be in, the ends and the bends give its range. The ranges of all combinations of values with the
+   same result are joined. Two units that are the negative of each other are linear.
 5. **The output** is written as a function of the program. It is compared with the number of each
-value.
+   value.
 
 Sizes of rounding errors: a sum of n products is off by ``n u / (1 - n u)`` of the sum of their
 sizes, for the unit roundoff u of the transformer's numbers, and once more for that of float64, in
-which the checker computes. Which values a variable can have is told by
-:mod:`~glassformer.programs.domains`, from the definition alone. Sequences on which the definition
-has no value are left out.
+which the checker computes. :mod:`~glassformer.programs.domains` lists the values that a variable
+can have, from the definition alone. Sequences on which the definition has no value are left out.
 """
 
 from __future__ import annotations
@@ -72,17 +68,20 @@ from glassformer.programs.language import (
 )
 
 _MOST_PAIRS = 1 << 24
-"""Of a query's and a key's values, in one group of conditions."""
+"""Largest number of pairs of a query's and a key's values in one group of conditions."""
 _MOST_COMBINATIONS = 1 << 14
-"""Of values of several variables."""
+"""Largest number of combinations of the values of several variables."""
 _NUMBERS_AT_ONCE = 1 << 21
+"""Largest number of float64 numbers in one temporary array."""
+
+_NOT_FINITE = "errors that are not finite"
 
 Array = Float[np.ndarray, "..."]
 Places = Int[np.ndarray, " combination"]
 
 
 class Affine(NamedTuple):
-    """A linear map and what is added to it."""
+    """A linear map and its bias."""
 
     weight: Float[np.ndarray, "output input"]
     bias: Float[np.ndarray, " output"]
@@ -116,14 +115,14 @@ class Network(NamedTuple):
 
 
 class HeadClaim(NamedTuple):
-    """That a head follows a selector, and of which aggregate or width each of its numbers is."""
+    """A head's selector, and the aggregate or width that each of its numbers stands for."""
 
     selector: Selector
     writes: tuple[Variable, ...]
 
 
 class LookupClaim(NamedTuple):
-    """That units from ``first`` to ``last - 1`` look up a variable from parts that give its value."""
+    """Units ``first`` to ``last - 1`` look up a variable from parts that give its value."""
 
     variable: Variable
     parts: tuple[Variable, ...]
@@ -132,50 +131,59 @@ class LookupClaim(NamedTuple):
 
 
 class LayerClaim(NamedTuple):
-    """What heads and units of a layer are for."""
+    """The claims about the heads and units of a layer."""
 
     heads: tuple[HeadClaim, ...]
     lookups: tuple[LookupClaim, ...]
 
 
 class Undecided(Exception):
-    """Why the weights are not seen to compute the program."""
+    """The reason why the weights are not proved to compute the program."""
 
 
 class Checked(NamedTuple):
-    """What was found: no output of any sequence is further than ``error`` from the number of its
-    value.
-    """
+    """The bound: no output of any sequence is further than ``error`` from its value's number."""
 
     error: float
     reason: str = ""
-    """Why there is no bound, if ``error`` is infinite."""
+    """The reason why there is no bound, if ``error`` is infinite."""
 
 
 class Form(NamedTuple):
-    """What some numbers are at a position, see above. A variable without a list of values has one
-    row, its factor.
+    """Some numbers at a position, as functions of variables; see the module.
+
+    The table of a variable without a list of values has one row, its factor.
     """
 
     tables: dict[int, Float[np.ndarray, "value number"]]
     constant: Float[np.ndarray, " number"]
     radius: Float[np.ndarray, " number"]
 
-    def at(self, chosen: slice) -> Form:
-        """Some of the numbers."""
-        tables = {key: table[:, chosen] for key, table in self.tables.items()}
-        return Form(tables, self.constant[chosen], self.radius[chosen])
+    def at(self, columns: slice) -> Form:
+        """Return some of the numbers."""
+        tables = {key: table[:, columns] for key, table in self.tables.items()}
+        return Form(
+            tables=tables,
+            constant=self.constant[columns],
+            radius=self.radius[columns],
+        )
 
 
 class _Scores(NamedTuple):
-    """Of all queries: bounds on the scores of selected keys, their difference, and those of others."""
+    """Bounds on the scores of a head, over all queries."""
 
     low: float
+    """The lowest score of a selected key."""
     high: float
+    """The highest score of a selected key."""
     spread: float
+    """The largest difference of two selected keys' scores, for one query."""
     gap: float
+    """The smallest lead of a selected key over any other, for one query."""
     others: float
+    """The highest score of a key that is not selected."""
     error: float
+    """The largest rounding error of a score."""
 
 
 def check(
@@ -192,52 +200,65 @@ def check(
         network: The weights as they are.
         domains: Vocabulary, greatest length and direction.
         codes: The number that stands for each value; None if the output is the value.
-        claims: For each layer what its parts are for. Nothing in them is believed.
-        budget: Processor time after which there is no bound; None: any.
+        claims: The purpose of each layer's parts. Nothing in them is believed.
+        budget: Processor time after which there is no bound; None for any time.
     """
+    checker = _Checker(network, domains, program, budget or Budget(math.inf))
     try:
         with np.errstate(all="ignore"):
-            error = _Checker(network, domains, program, budget or Budget(math.inf)).output(
-                codes, claims
-            )
-            reason = ""
+            error = checker.output(codes, claims)
     except (Undecided, InputError) as problem:
-        error = math.inf
-        reason = getattr(problem, "got", str(problem))
+        return Checked(math.inf, getattr(problem, "got", str(problem)) or _NOT_FINITE)
     except Exception as problem:
-        reason = (
-            f"claims of another form, or too many parts on one another ({type(problem).__name__})"
-        )
-        error = math.inf
+        kind = type(problem).__name__
+        reason = f"claims of another form, or too many parts on one another ({kind})"
+        return Checked(math.inf, reason)
     if error < math.inf:
-        return Checked(error, reason)
-    return Checked(math.inf, reason or "errors that are not finite")
+        return Checked(error)
+    return Checked(math.inf, _NOT_FINITE)
 
 
 def _up(radius: Array) -> Array:
-    """More than rounding of its own computation takes from a sum of sizes."""
+    """Return a radius that its own rounding cannot have made too small."""
     return radius * (1 + 2**-30)
 
 
-def _own(size: Any, count: Any = 64) -> Any:
-    """The rounding of ``count`` operations of this module on numbers of this size."""
+def _float64_rounding(size: Any, count: Any = 64) -> Any:
+    """Return the rounding of ``count`` operations of this module on numbers of this size."""
     return (count + 16) * FLOAT64_ROUNDOFF * (1 + 2**-20) * size
 
 
+def _absolute(value: Value) -> float:
+    """Return the absolute value of a number, infinity for another value."""
+    return abs(float(value)) if is_number(value) else math.inf
+
+
 def _combined(tables: Iterable[Array], sizes: Sequence[int], last: tuple[int, ...] = ()) -> Array:
-    """The sum of functions of several variables, the n-th of the n-th variable, for all
-    combinations of values.
+    """Return the sum of one function of each variable, for all combinations of their values.
+
+    Args:
+        tables: The n-th one is the function of the n-th variable.
+        sizes: The number of values of each variable.
+        last: Shape of a function's value.
     """
     total = np.zeros((*sizes, *last))
     for axis, table in enumerate(tables):
-        total = total + table.reshape(
-            *(-1 if axis == each else 1 for each in range(len(sizes))), *last
-        )
+        shape = [1] * len(sizes)
+        shape[axis] = -1
+        total = total + table.reshape(*shape, *last)
     return total.reshape(-1, *last)
 
 
 @dataclass(eq=False)
 class _Checker:
+    """The state of one proof.
+
+    Attributes:
+        variables: A variable for each key of :meth:`key`.
+        places: The results of :meth:`place`, by its arguments.
+        possible: The values of a variable that can occur, as far as is known.
+    """
+
     network: Network
     domains: Domains
     program: Variable
@@ -249,52 +270,64 @@ class _Checker:
     def output(
         self, codes: Sequence[tuple[float, Value]] | None, claims: Sequence[LayerClaim]
     ) -> float:
-        """The largest distance of the output from the number of a value."""
+        """Return the largest distance of the output from the number of a value."""
         self.parts = {node.part for node in graph(self.program)}
-        y = self.express(self.linear(self.stream(claims), self.network.output), [self.program])
+        stream = self.stream(claims)
+        y = self.express(self.linear(stream, self.network.output), [self.program])
         key = self.key(self.program)
         values = self.values(key)
         table = y.tables.get(key)
         constant = float(y.constant[0])
-        radius = float(y.radius[0] + _own(self.size(y)[0]))
+        radius = float(y.radius[0] + _float64_rounding(self.size(y)[0]))
         if values is None:
             if codes is not None:
                 raise Undecided("values without a list, read from a list")
             factor = 0.0 if table is None else float(table[0, 0])
             return radius + (abs(factor - 1) + 2**-50) * self.span(self.program) + abs(constant)
-        numbers = {typed(value): float(value) for value in values if is_number(value)}
-        if codes is not None:
-            numbers = {typed(value): number for number, value in codes}
-        wanted = np.array([numbers.get(typed(value), math.nan) for value in values])
-        if table is None:
-            found = np.full(len(values), constant)
+        if codes is None:
+            numbers = {typed(value): float(value) for value in values if is_number(value)}
         else:
-            found = constant + table[:, 0]
-        able = self.possible.get(key, np.ones(len(values), dtype=bool))
+            numbers = {typed(value): number for number, value in codes}
+        targets = np.array([numbers.get(typed(value), math.nan) for value in values])
+        if table is None:
+            outputs = np.full(len(values), constant)
+        else:
+            outputs = constant + table[:, 0]
+        occurs = self.possible.get(key, np.ones(len(values), dtype=bool))
         error = float(
-            np.where(able, np.abs(found - wanted), 0).max()
+            np.where(occurs, np.abs(outputs - targets), 0).max()
             + radius
-            + 2**-50 * np.abs(np.where(able, wanted, 0)).max()
+            + 2**-50 * np.abs(np.where(occurs, targets, 0)).max()
         )
         if math.isnan(error):
             raise Undecided("a value without a number")
         return error * (1 + 2**-30)
 
     def stream(self, claims: Sequence[LayerClaim]) -> Form:
-        """What the residual stream holds in the end."""
+        """Return the residual stream after the last layer."""
         network = self.network
         domains = self.domains
-        most = self.domains.max_len
-        fits = len(network.embedding) == len(domains.vocabulary) and len(network.positions) >= most
-        if not fits or len(claims) != len(network.layers):
+        max_len = domains.max_len
+        if (
+            len(network.embedding) != len(domains.vocabulary)
+            or len(network.positions) < max_len
+            or len(claims) != len(network.layers)
+        ):
             raise Undecided("weights or claims of other sizes")
         rows = np.empty_like(network.embedding)
         rows[domains.places(tokens, domains.vocabulary)] = network.embedding
         zero = np.zeros(rows.shape[1])
-        x = self.add(
-            Form({self.key(tokens): rows}, zero, zero),
-            Form({self.key(indices): network.positions[:most]}, zero, zero),
+        of_tokens = Form(
+            tables={self.key(tokens): rows},
+            constant=zero,
+            radius=zero,
         )
+        of_indices = Form(
+            tables={self.key(indices): network.positions[:max_len]},
+            constant=zero,
+            radius=zero,
+        )
+        x = self.add(of_tokens, of_indices)
         for layer, claim in zip(network.layers, claims, strict=True):
             self.watch(x)
             x = self.attention(x, layer, claim.heads)
@@ -304,76 +337,78 @@ class _Checker:
         return x
 
     def watch(self, *forms: Form) -> None:
-        """Give up where numbers are too large, or time is over."""
-        if not all((self.size(form) < self.network.largest**0.5 / 1000).all() for form in forms):
-            raise Undecided("errors that are too large")
+        """Raise :class:`Undecided` where numbers are too large, or time is over."""
+        for form in forms:
+            if not (self.size(form) < self.network.largest**0.5 / 1000).all():
+                raise Undecided("errors that are too large")
         if self.budget.is_over():
             raise Undecided("the time was over")
 
-    # ---- variables
-    # --------------------------------------------------------------------------------------------------
+    # ---- variables ----
 
     def key(self, part: Variable) -> int:
-        """Equal for variables that are the same."""
+        """Return a number that is equal for variables that are the same."""
         key = self.domains.key(part)
         self.variables.setdefault(key, part)
         return key
 
     def known(self, part: Variable) -> None:
-        """Give up on aggregates that are none of the program's: where it has a value, they might
-        have none.
+        """Raise :class:`Undecided` for an aggregate that is no part of the program.
+
+        It might have no value where the program has one.
         """
         for node in graph(part):
             if isinstance(node.part, Aggregate) and node.part not in self.parts:
                 raise Undecided(f"{node.part}, which is no part of the program")
 
     def values(self, key: int) -> tuple[Value, ...] | None:
+        """Return the values of a variable; None if there are too many."""
         return self.domains.of(self.variables[key])
 
     def listed(self, keys: Sequence[int]) -> list[tuple[Value, ...]]:
+        """Return the values of several variables; raise if there are too many."""
         return [self.domains.listed(self.variables[key]) for key in keys]
 
     def span(self, part: Variable) -> float:
-        """The largest absolute value of a variable, infinite where it is no number."""
+        """Return the largest absolute value of a variable, infinite where it is no number."""
         listed = self.domains.of(part)
         if listed is not None:
-            return max(abs(float(value)) if is_number(value) else math.inf for value in listed)
+            return max(map(_absolute, listed))
         if isinstance(part, Aggregate):
-            if is_number(part.default):
-                default = abs(float(part.default))
+            if self.domains.reflexive(part.selector):
+                default = 0.0
             else:
-                default = math.inf
-            return max(
-                self.span(part.values), 0.0 if self.domains.reflexive(part.selector) else default
-            )
+                default = _absolute(part.default)
+            return max(self.span(part.values), default)
         if isinstance(part, Elementwise) and part.linear is not None:
             factors, constant = part.linear
             terms = (
-                abs(float(f)) * self.span(each)
-                for f, each in zip(factors, part.sources, strict=True)
+                abs(float(f)) * self.span(source)
+                for f, source in zip(factors, part.sources, strict=True)
             )
             return abs(float(constant)) + sum(terms)
         return math.inf
 
     def basis(self, part: Variable, known: Iterable[int]) -> list[int]:
-        """The variables, those of ``known`` or inputs of functions, that a variable is a function
-        of.
+        """Return the variables that a variable is a function of.
+
+        They are variables of ``known``, or inputs of functions.
         """
-        found = dict[int, None]()
+        basis = dict[int, None]()
         seen = set[int]()
         waiting = [part]
         while waiting:
-            each = waiting.pop()
-            key = self.key(each)
-            if key not in known and isinstance(each, Elementwise):
-                waiting += each.sources if key not in seen else ()
-            else:
-                found[key] = None
+            variable = waiting.pop()
+            key = self.key(variable)
+            if key in known or not isinstance(variable, Elementwise):
+                basis[key] = None
+            elif key not in seen:
+                waiting += variable.sources
             seen.add(key)
-        return list(found)
+        return list(basis)
 
     def evaluate(self, part: Variable, known: dict[int, Value]) -> Value:
-        """The value of a function, given those of what it reads."""
+        """Return the value of a function, from the values of the variables that it reads."""
         key = self.key(part)
         if key not in known:
             if not isinstance(part, Elementwise):
@@ -382,182 +417,271 @@ class _Checker:
         return known[key]
 
     def place(self, part: Variable, basis: Sequence[int]) -> Places:
-        """For each combination of values, the index of a variable's value; -1 if it cannot occur."""
-        asked = (self.key(part), tuple(basis))
-        sets = self.listed(basis)
-        if asked not in self.places:
-            if math.prod(map(len, sets)) > _MOST_COMBINATIONS and asked[1] != (asked[0],):
-                raise Undecided(f"{part}, a function of too many combinations of values")
-            if not set(self.basis(part, basis)) <= set(basis):
-                raise Undecided(f"{part}, which does not follow from what is read")
-            found = []
-            for values in itertools.product(*sets):
-                try:
-                    place = self.domains.place(
-                        part, self.evaluate(part, dict(zip(basis, values, strict=True)))
-                    )
-                except InputError:
-                    place = None
-                if (
-                    place is None and part not in self.parts
-                ):  # where the program has a value, its parts have one
-                    raise Undecided(f"{part}, which may have no value")
-                found.append(-1 if place is None else place)
-            self.places[asked] = np.array(found, dtype=np.int64)
-        able = np.ones(1, dtype=bool)
-        for key, each in zip(basis, sets, strict=True):
-            able = (able[:, None] & self.possible.get(key, np.ones(len(each), dtype=bool))).ravel()
-        return np.where(able, self.places[asked], -1)
+        """Return the index of a variable's value for each combination of the basis's values.
 
-    # ---- forms ------------------------------------------------------------------------------------------------------
+        The index is -1 for a combination that cannot occur.
+        """
+        request = (self.key(part), tuple(basis))
+        domains = self.listed(basis)
+        if request not in self.places:
+            if math.prod(map(len, domains)) > _MOST_COMBINATIONS and request[1] != (request[0],):
+                raise Undecided(f"{part}, a function of too many combinations of values")
+            self.places[request] = self.tabulate(part, basis, domains)
+        occurs = np.ones(1, dtype=bool)
+        for key, values in zip(basis, domains, strict=True):
+            possible = self.possible.get(key, np.ones(len(values), dtype=bool))
+            occurs = (occurs[:, None] & possible).ravel()
+        return np.where(occurs, self.places[request], -1)
+
+    def tabulate(
+        self,
+        part: Variable,
+        basis: Sequence[int],
+        domains: Sequence[tuple[Value, ...]],
+    ) -> Places:
+        """Return the index of a variable's value for each combination of values of ``domains``."""
+        if not set(self.basis(part, basis)) <= set(basis):
+            raise Undecided(f"{part}, which does not follow from what is read")
+        rows = []
+        for values in itertools.product(*domains):
+            known = dict(zip(basis, values, strict=True))
+            try:
+                place = self.domains.place(part, self.evaluate(part, known))
+            except InputError:
+                place = None
+            if place is None:
+                # Where the program has a value, its parts have one.
+                if part not in self.parts:
+                    raise Undecided(f"{part}, which may have no value")
+                place = -1
+            rows.append(place)
+        return np.array(rows, dtype=np.int64)
+
+    # ---- forms ----
 
     def rounding(self, count: Any) -> Any:
-        """The relative error of so many roundings, of the transformer and of this."""
+        """Return the relative error of so many roundings, of the transformer and of the checker."""
         total = np.asarray(count * self.network.roundoff)
-        return np.where(total < 1, total / np.where(total < 1, 1 - total, 1), np.inf) + _own(
-            1.0, count
+        of_network = np.where(
+            total < 1,
+            total / np.where(total < 1, 1 - total, 1),
+            np.inf,
         )
+        return of_network + _float64_rounding(1.0, count)
 
     def rounded(self, map: Affine, sizes: Array, executed: bool = True) -> Array:
-        """The rounding errors of a linear map of numbers of these sizes, in the transformer or only
-        here.
+        """Return the rounding errors of a linear map of numbers of these sizes.
+
+        Args:
+            executed: True if the transformer computes it, too; otherwise only the checker does.
         """
         size = np.abs(map.weight)
         tiny = self.network.smallest
         count = (map.weight != 0).sum(1) + (map.bias != 0) + 1
         terms = size @ sizes + np.abs(map.bias)
-        off = (self.rounding(count) if executed else _own(1.0, count)) * terms + count * tiny
-        if (
-            executed
-        ):  # factors below ``tiny`` may be taken as 0, and products may overflow before they cancel
+        if executed:
+            relative = self.rounding(count)
+        else:
+            relative = _float64_rounding(1.0, count)
+        off = relative * terms + count * tiny
+        if executed:
+            # Factors below ``tiny`` may be taken as 0. Products may overflow before they cancel.
             off += size @ np.minimum(sizes, tiny) + np.where(size < tiny, size, 0) @ sizes
             off[~(terms < self.network.largest / 4)] = np.inf
         return np.where(terms > 0, off, 0)
 
     def within(self, key: int, table: Array) -> tuple[Array, Array]:
-        """The middle and half the range of what a table adds."""
+        """Return the middle and half the range of the numbers that a table adds."""
         if self.values(key) is None:
             size = np.abs(table[0])
-            return np.zeros_like(size), np.where(size > 0, size * self.span(self.variables[key]), 0)
+            span = np.where(
+                size > 0,
+                size * self.span(self.variables[key]),
+                0,
+            )
+            return np.zeros_like(size), span
         low = table.min(0)
         high = table.max(0)
         middle = (low + high) / 2
         return middle, np.maximum(high - middle, middle - low)
 
     def size(self, form: Form) -> Array:
-        """The largest absolute value of each number."""
-        sizes = (
-            np.abs(middle) + off
-            for middle, off in itertools.starmap(self.within, form.tables.items())
-        )
-        return _up(sum(sizes, np.abs(form.constant) + form.radius))
+        """Return the largest absolute value of each number."""
+        total = np.abs(form.constant) + form.radius
+        for key, table in form.tables.items():
+            middle, off = self.within(key, table)
+            total = total + (np.abs(middle) + off)
+        return _up(total)
 
     def linear(self, x: Form, map: Affine, executed: bool = True) -> Form:
+        """Return a linear map of ``x``."""
         radius = np.abs(map.weight) @ x.radius + self.rounded(map, self.size(x), executed)
         tables = {key: table @ map.weight.T for key, table in x.tables.items()}
-        return Form(tables, map.weight @ x.constant + map.bias, _up(radius))
+        return Form(
+            tables=tables,
+            constant=map.weight @ x.constant + map.bias,
+            radius=_up(radius),
+        )
 
     def add(self, x: Form, y: Form) -> Form:
-        """A sum; zeros are added without rounding."""
+        """Return a sum; zeros are added without rounding."""
         tables = dict(x.tables)
         for key, table in y.tables.items():
             tables[key] = tables[key] + table if key in tables else table
         sizes = self.size(x)
         other = self.size(y)
-        rounding = np.where((sizes > 0) & (other > 0), self.rounding(1) * (sizes + other), 0)
-        return Form(tables, x.constant + y.constant, _up(x.radius + y.radius + rounding))
+        rounding = np.where(
+            (sizes > 0) & (other > 0),
+            self.rounding(1) * (sizes + other),
+            0,
+        )
+        return Form(
+            tables=tables,
+            constant=x.constant + y.constant,
+            radius=_up(x.radius + y.radius + rounding),
+        )
 
     def join(self, forms: Sequence[Form]) -> Form:
-        """The numbers of several forms one after the other."""
-        tables = {}
-        for key in dict.fromkeys(key for form in forms for key in form.tables):
+        """Return the numbers of several forms one after the other."""
+        tables: dict[int, Array] = {}
+        for key in dict.fromkeys(itertools.chain.from_iterable(form.tables for form in forms)):
             rows = len(self.values(key) or (0,))
             tables[key] = np.hstack(
-                [each.tables.get(key, np.zeros((rows, len(each.constant)))) for each in forms]
+                [form.tables.get(key, np.zeros((rows, len(form.constant)))) for form in forms]
             )
-        constant = np.concatenate([x.constant for x in forms])
-        radius = np.concatenate([x.radius for x in forms])
-        return Form(tables, constant, radius)
+        constant = np.concatenate([form.constant for form in forms])
+        radius = np.concatenate([form.radius for form in forms])
+        return Form(
+            tables=tables,
+            constant=constant,
+            radius=radius,
+        )
 
     def express(self, form: Form, parts: Sequence[Variable]) -> Form:
-        """The same numbers as sums of functions of ``parts``; what else they depend on goes into
-        the radius.
+        """Return the same numbers as sums of functions of ``parts``.
+
+        Whatever else they depend on goes into the radius.
         """
         rest = dict(form.tables)
-        found = dict[int, Array]()
+        expressed = dict[int, Array]()
         constant = form.constant
-        radius = form.radius + _own(self.size(form))
+        radius = form.radius + _float64_rounding(self.size(form))
         bases = {self.key(part): self.basis(part, form.tables) for part in parts}
         uses = Counter(itertools.chain.from_iterable(bases.values()))
-        alone = {key: all(uses[each] == 1 for each in basis) for key, basis in bases.items()}
-        # First those that are read as sums of variables which others share.
+        alone = {key: all(uses[source] == 1 for source in basis) for key, basis in bases.items()}
+        # First the parts that are read as sums of variables which others share.
         for key in sorted(bases, key=lambda key: (key in rest, alone[key])):
-            sets = [self.values(each) for each in [key, *bases[key]]]
-            few = (
-                None not in sets
-                and math.prod(len(each or ()) for each in sets[1:]) <= _MOST_COMBINATIONS
-            )
+            basis = bases[key]
+            few = self.few_combinations(key, basis)
             if key in rest:
-                found[key] = rest.pop(key)
+                expressed[key] = rest.pop(key)
             elif alone[key] and few:
-                none = np.zeros((1, len(constant)))
-                tables = [
-                    rest.pop(each, np.repeat(none, len(s or ()), 0))
-                    for each, s in zip(bases[key], sets[1:], strict=True)
-                ]
-                total = _combined(tables, [len(each or ()) for each in sets[1:]], (len(constant),))
-                found[key], off = self.hull(
-                    self.place(self.variables[key], bases[key]), total, total, key
-                )
+                expressed[key], off = self.tabulated(key, basis, rest, len(constant))
                 radius = radius + off
-            elif any(each in rest for each in bases[key]):
-                found[key], added, off = self.folded(key, rest, uses)
+            elif any(source in rest for source in basis):
+                expressed[key], added, off = self.folded(key, rest, uses)
                 constant = constant + added
                 radius = radius + off
         for key, table in rest.items():
             middle, off = self.within(key, table)
             constant = constant + middle
             radius = radius + off
-        return Form(found, constant, _up(radius))
+        return Form(
+            tables=expressed,
+            constant=constant,
+            radius=_up(radius),
+        )
+
+    def few_combinations(self, key: int, basis: Sequence[int]) -> bool:
+        """Return whether a variable and its basis have lists of values, with few combinations."""
+        domains = [self.values(variable) for variable in (key, *basis)]
+        listed = [values for values in domains if values is not None]
+        if len(listed) < len(domains):
+            return False
+        return math.prod(map(len, listed[1:])) <= _MOST_COMBINATIONS
+
+    def tabulated(
+        self,
+        key: int,
+        basis: Sequence[int],
+        rest: dict[int, Array],
+        width: int,
+    ) -> tuple[Array, Array]:
+        """Return the tables of a basis as one table of its function, and the error of that.
+
+        The tables are taken out of ``rest``.
+        """
+        sizes = [len(values) for values in self.listed(basis)]
+        none = np.zeros((1, width))
+        tables = [
+            rest.pop(source, np.repeat(none, size, 0))
+            for source, size in zip(basis, sizes, strict=True)
+        ]
+        total = _combined(tables, sizes, (width,))
+        where = self.place(self.variables[key], basis)
+        return self.hull(where, total, total, key)
 
     def hull(self, where: Places, low: Array, high: Array, key: int) -> tuple[Array, Array]:
-        """For each value the middle of the ranges of the rows that have it, and half the largest
-        joint range.
+        """Join the ranges of the rows that have the same value.
+
+        Args:
+            where: The index of each row's value, or -1.
+            low: The lower end of each row's numbers.
+            high: The upper end of each row's numbers.
+
+        Returns:
+            The middle of the joint range of each value, and half the largest joint range.
         """
         ends = np.full((2, len(self.listed([key])[0]), low.shape[1]), [[[np.inf]], [[-np.inf]]])
-        able = np.flatnonzero(where >= 0)
-        if len(able):
-            able = able[np.argsort(where[able], kind="stable")]
-            found, first = np.unique(where[able], return_index=True)
-            ends[0][found] = np.minimum.reduceat(low[able], first)
-            ends[1][found] = np.maximum.reduceat(high[able], first)
-        occurs = np.all(
-            ends[0] <= ends[1], axis=1
-        )  # a value that no row has is none, at any position
+        rows = np.flatnonzero(where >= 0)
+        if len(rows):
+            rows = rows[np.argsort(where[rows], kind="stable")]
+            present, first = np.unique(where[rows], return_index=True)
+            ends[0][present] = np.minimum.reduceat(low[rows], first)
+            ends[1][present] = np.maximum.reduceat(high[rows], first)
+        # A value that no row has does not occur at any position.
+        occurs = np.all(ends[0] <= ends[1], axis=1)
         self.possible[key] = occurs & self.possible.get(key, occurs)
-        middle = np.where(occurs[:, None], (ends[0] + ends[1]) / 2, 0)
-        off = np.where(occurs[:, None], np.maximum(ends[1] - middle, middle - ends[0]), 0)
+        middle = np.where(
+            occurs[:, None],
+            (ends[0] + ends[1]) / 2,
+            0,
+        )
+        off = np.where(
+            occurs[:, None],
+            np.maximum(ends[1] - middle, middle - ends[0]),
+            0,
+        )
         if np.isnan(low).any() or np.isnan(high).any():
-            raise Undecided("errors that are not finite")
+            raise Undecided(_NOT_FINITE)
         return middle, _up(off.max(0))
 
     def folded(
-        self, key: int, rest: dict[int, Array], uses: Counter[int]
+        self,
+        key: int,
+        rest: dict[int, Array],
+        uses: Counter[int],
     ) -> tuple[Array, Array, Array]:
-        """Multiples of a linear variable in the tables of what it is a sum of; they are taken out
-        of ``rest``.
+        """Take multiples of a linear variable out of the tables of its summands, in ``rest``.
+
+        Returns:
+            The table of the variable, a constant, and the error.
         """
         part = self.variables[key]
         numbers, start, slack = self.summands(part, rest)
-        widths = {
-            each: abs(float(column[0])) if self.values(each) is None else float(np.ptp(column))
-            for each, column in numbers.items()
-            if each in rest
-        }
+        widths: dict[int, float] = {}
+        for source, column in numbers.items():
+            if source in rest:
+                if self.values(source) is None:
+                    widths[source] = abs(float(column[0]))
+                else:
+                    widths[source] = float(np.ptp(column))
         # The factor is that of a variable which nothing else is read from, the one with the largest
         # range.
         lead = max(
-            widths, key=lambda each: (widths[each] > 0, uses[each] == 1, widths[each]), default=-1
+            widths,
+            key=lambda source: (widths[source] > 0, uses[source] == 1, widths[source]),
+            default=-1,
         )
         if not widths.get(lead):
             raise Undecided(f"{part}, which is not read as a number")
@@ -568,96 +692,113 @@ class _Checker:
             high = int(column.argmax())
             factor = (rest[lead][high] - rest[lead][low]) / (column[high] - column[low])
         off = slack * np.abs(factor)
-        for each, column in numbers.items():
+        for source, column in numbers.items():
             taken = column[:, None] * factor
-            rest.setdefault(each, np.zeros_like(taken))
-            off = off + _own(
-                sum(np.add(*map(np.abs, self.within(each, one))) for one in (taken, rest[each]))
+            rest.setdefault(source, np.zeros_like(taken))
+            sizes = (
+                np.add(*map(np.abs, self.within(source, table))) for table in (taken, rest[source])
             )
-            rest[each] = rest[each] - taken
+            off = off + _float64_rounding(sum(sizes))
+            rest[source] = rest[source] - taken
         listed = self.values(key)
-        table = np.array([1.0] if listed is None else list(map(float, listed)))[:, None] * factor
-        return table, -start * factor, off + _own(np.abs(factor) * (self.span(part) + abs(start)))
+        if listed is None:
+            values = [1.0]
+        else:
+            values = list(map(float, listed))
+        table = np.array(values)[:, None] * factor
+        error = off + _float64_rounding(np.abs(factor) * (self.span(part) + abs(start)))
+        return table, -start * factor, error
 
     def summands(
         self, part: Variable, known: Iterable[int]
     ) -> tuple[dict[int, Array], float, float]:
-        """A number as a sum of numbers of known variables, by their values, and a constant; and its
-        rounding.
+        """Write a number as a sum of numbers of known variables, and a constant.
+
+        Returns:
+            The number for each value of each known variable, the constant, and the rounding.
         """
-        found = dict[int, Array]()
+        columns = dict[int, Array]()
         total = Fraction(0)
         slack = 0.0
         waiting: dict[int, Fraction] = {self.key(part): Fraction(1)}
         for _ in range(_MOST_COMBINATIONS):
             if not waiting:
-                return found, float(total), slack + abs(float(total)) * 2**-50
+                return columns, float(total), slack + abs(float(total)) * 2**-50
             key, factor = waiting.popitem()
-            each = self.variables[key]
-            listed = self.domains.of(each)
-            basis = [key] if key in known else self.basis(each, known)
+            variable = self.variables[key]
+            listed = self.domains.of(variable)
+            if key in known:
+                basis = [key]
+            else:
+                basis = self.basis(variable, known)
             if listed is None and key in known:
                 column = np.ones(1)
             elif len(basis) == 1 and listed is not None and all(map(is_number, listed)):
-                where = self.place(each, basis)
+                where = self.place(variable, basis)
                 numbers = np.array([float(value) for value in listed])
                 column = numbers[np.where(where >= 0, where, where.max())]
-            elif isinstance(each, Elementwise) and each.linear is not None:
-                total += factor * each.linear[1]
-                for source, multiple in zip(each.sources, each.linear[0], strict=True):
+            elif isinstance(variable, Elementwise) and variable.linear is not None:
+                total += factor * variable.linear[1]
+                for source, multiple in zip(variable.sources, variable.linear[0], strict=True):
                     inner = self.key(source)
                     waiting[inner] = waiting.get(inner, Fraction(0)) + factor * multiple
                 continue
             else:
-                raise Undecided(f"{each}, which is not a sum of numbers in the stream")
-            found[basis[0]] = found.get(basis[0], 0) + float(factor) * column
-            slack += float(_own(abs(float(factor)) * max(self.span(each), 1.0)))
+                raise Undecided(f"{variable}, which is not a sum of numbers in the stream")
+            columns[basis[0]] = columns.get(basis[0], 0) + float(factor) * column
+            slack += float(_float64_rounding(abs(float(factor)) * max(self.span(variable), 1.0)))
         raise Undecided(f"{part}, a sum of too many parts")
 
-    # ---- attention
-    # --------------------------------------------------------------------------------------------------
+    # ---- attention ----
 
     def attention(self, x: Form, layer: LayerWeights, claims: Sequence[HeadClaim]) -> Form:
-        q, k, v = (self.linear(x, each) for each in (layer.query, layer.key, layer.value))
+        """Return the stream after the attention of a layer."""
+        q = self.linear(x, layer.query)
+        k = self.linear(x, layer.key)
+        v = self.linear(x, layer.value)
         self.watch(q, k, v)
-        size, wide = (len(each.constant) // layer.num_heads for each in (q, v))
+        qk_dim = len(q.constant) // layer.num_heads
+        v_dim = len(v.constant) // layer.num_heads
         slots = []
         for head in range(layer.num_heads):
-            chosen = slice(head * size, (head + 1) * size)
-            first = head * wide
+            columns = slice(head * qk_dim, (head + 1) * qk_dim)
+            first = head * v_dim
             writes: Sequence[Variable] = ()
             if head < len(claims):
                 selector = claims[head].selector
-                writes = claims[head].writes[:wide]
-                scores = self.scores(q.at(chosen), k.at(chosen), selector)
+                writes = claims[head].writes[:v_dim]
+                scores = self.scores(q.at(columns), k.at(columns), selector)
                 if layer.sinks is None:
                     sink = None
                 else:
                     sink = float(layer.sinks[head])
             for number, part in enumerate(writes):
-                slots.append(
-                    self.mean(
-                        part,
-                        v.at(slice(first + number, first + number + 1)),
-                        scores,
-                        sink,
-                        selector,
-                    )
-                )
-            # Of what has no claim, the mean is within the largest of its values.
-            left = self.size(v.at(slice(first + len(writes), first + wide)))
+                column = v.at(slice(first + number, first + number + 1))
+                slots.append(self.mean(part, column, scores, sink, selector))
+            # Without a claim, a mean is within the largest of its values.
+            left = self.size(v.at(slice(first + len(writes), first + v_dim)))
             more = 1 + self.rounding(2 * self.domains.max_len + 64)
-            slots.append(Form({}, np.zeros(len(left)), np.where(left > 0, left * more, 0)))
+            slots.append(
+                Form(
+                    tables={},
+                    constant=np.zeros(len(left)),
+                    radius=np.where(left > 0, left * more, 0),
+                )
+            )
             self.watch(x)
         return self.add(x, self.linear(self.join(slots), layer.output))
 
     def mean(
-        self, part: Variable, v: Form, scores: _Scores, sink: float | None, selector: Selector
+        self,
+        part: Variable,
+        v: Form,
+        scores: _Scores,
+        sink: float | None,
+        selector: Selector,
     ) -> Form:
-        """What a head gives that copies ``part``."""
-        if not isinstance(part, Aggregate | Width) or self.domains.key(
-            part.selector
-        ) != self.domains.key(selector):
+        """Return the output of a head that copies ``part``."""
+        key_of = self.domains.key
+        if not isinstance(part, Aggregate | Width) or key_of(part.selector) != key_of(selector):
             raise Undecided(f"{part}, with a selector other than its head's")
         self.known(part)
         n = self.domains.max_len
@@ -673,10 +814,9 @@ class _Checker:
             most = count / (count + np.exp(np.minimum(sink - scores.high - error, 700)))
             nothing = min(1.0, n * math.exp(min(scores.others + error - sink, 700.0))) * size
         width = self.network.embedding.shape[1] + len(v.constant)
-        # Of n keys both the weighted sum and the sum of weights are rounded n times.
-        rounded = (
-            float(self.rounding(2 * width + 2 * n + 64)) * size + 64 * n * self.network.smallest
-        )
+        # With n keys both the weighted sum and the sum of weights are rounded n times.
+        relative = float(self.rounding(2 * width + 2 * n + 64))
+        rounded = relative * size + 64 * n * self.network.smallest
         if self.domains.reflexive(selector):
             unselected = None
         else:
@@ -696,12 +836,16 @@ class _Checker:
         return self.copied(part, v, table, linear, off, unselected)
 
     def fitted(self, key: int, table: Array | None) -> tuple[Array | None, float, float]:
-        """A table as a multiple of the numbers in it, what is left for other values, and how far it
-        is from that.
+        """Fit a table by a multiple of the values that are numbers.
+
+        Returns:
+            The table without that multiple, the factor, and the error.
         """
         values = self.values(key)
-        if table is None or values is None:
-            return None, 0.0 if table is None else float(table[0, 0]), 0.0
+        if table is None:
+            return None, 0.0, 0.0
+        if values is None:
+            return None, float(table[0, 0]), 0.0
         rows = [place for place, value in enumerate(values) if is_number(value)]
         if not rows:
             return table, 0.0, 0.0
@@ -712,11 +856,8 @@ class _Checker:
         factor = float(table[high, 0] - table[low, 0]) / float(np.ptp(numbers) or 1.0)
         left[rows] -= numbers[:, None] * factor
         left[rows], off = self.within(key, left[rows])
-        return (
-            left,
-            factor,
-            float(off[0] + _own(np.abs(table).max() + np.abs(numbers).max() * abs(factor))),
-        )
+        rounding = _float64_rounding(np.abs(table).max() + np.abs(numbers).max() * abs(factor))
+        return left, factor, float(off[0] + rounding)
 
     def copied(
         self,
@@ -727,141 +868,205 @@ class _Checker:
         off: float,
         nothing: float | None,
     ) -> Form:
-        """An aggregate of ``constant + table[value] + linear * value``, within ``off``; or within
-        ``nothing`` of 0.
+        """Return an aggregate of ``constant + table[value] + linear * value``.
+
+        Args:
+            off: The error of that sum.
+            nothing: The largest size of the output where nothing is selected; None if some key
+                always is.
         """
-        values = self.domains.of(part.values)
         listed = self.domains.of(part)
         constant = float(v.constant[0])
         off += float(v.radius[0])
-        key = self.key(part)
         if listed is None:
-            if not all(map(is_number, values or ())) or (
-                nothing is not None and not is_number(part.default)
-            ):
-                raise Undecided(f"{part}, with too many values, some of them no numbers")
-            first = 0.0 if table is None else float(table.flat[0])
-            if nothing is None:
-                default = 0.0
-            else:
-                default = linear * float(part.default)
-            slack = float(_own(abs(constant) + abs(first) + abs(default)))
-            off += (0.0 if table is None else float(np.ptp(table))) + slack
-            if nothing is not None:
-                off = max(off, nothing + abs(constant + first + default) + slack)
-            return Form(
-                {key: np.array([[linear]])}, np.array([constant + first]), _up(np.array([off]))
-            )
+            return self.copied_number(part, constant, table, linear, off, nothing)
+        values = self.domains.of(part.values) or ()
         low = np.full((len(listed), 1), np.inf)
         high = np.full((len(listed), 1), -np.inf)
-        if values is None:
-            own = {}
-        else:
-            own = {typed(value): place for place, value in enumerate(values)}
+        row_of_value = {typed(value): row for row, value in enumerate(values)}
         # All numbers that are averaged have the same row.
-        mean = next((own[typed(one)] for one in values or () if is_number(one)), None)
+        row_of_mean = None
+        if self.domains.averaged(part):
+            numbers = filter(is_number, values)
+            row_of_mean = next((row_of_value[typed(number)] for number in numbers), None)
         for place, value in enumerate(listed):
-            start = own.get(
-                typed(value), mean if self.domains.averaged(part) and is_number(value) else None
-            )
-            if start is not None:
-                if is_number(value):
-                    number = float(value) * linear
-                else:
-                    number = 0.0
-                middle = constant + number + (float(table[start, 0]) if table is not None else 0.0)
-                slack = off + float(_own(abs(constant) + 2 * abs(number) + abs(middle)))
-                low[place], high[place] = middle - slack, middle + slack
+            row = row_of_value.get(typed(value))
+            if row is None and is_number(value):
+                row = row_of_mean
+            if row is not None:
+                number = float(value) * linear if is_number(value) else 0.0
+                added = float(table[row, 0]) if table is not None else 0.0
+                middle = constant + number + added
+                slack = off + float(
+                    _float64_rounding(abs(constant) + 2 * abs(number) + abs(middle))
+                )
+                low[place] = middle - slack
+                high[place] = middle + slack
             if nothing is not None and typed(value) == typed(part.default):
-                low[place], high[place] = min(low[place, 0], -nothing), max(high[place, 0], nothing)
-        rows, radius = self.hull(np.arange(len(listed)), low, high, key)
-        return Form({key: rows}, np.zeros(1), radius)
+                low[place] = min(low[place, 0], -nothing)
+                high[place] = max(high[place, 0], nothing)
+        rows, radius = self.hull(
+            np.arange(len(listed)),
+            low,
+            high,
+            self.key(part),
+        )
+        return Form(
+            tables={self.key(part): rows},
+            constant=np.zeros(1),
+            radius=radius,
+        )
+
+    def copied_number(
+        self,
+        part: Aggregate,
+        constant: float,
+        table: Array | None,
+        linear: float,
+        off: float,
+        nothing: float | None,
+    ) -> Form:
+        """Return :meth:`copied` for an aggregate with too many values to be listed."""
+        values = self.domains.of(part.values) or ()
+        numeric_default = nothing is None or is_number(part.default)
+        if not all(map(is_number, values)) or not numeric_default:
+            raise Undecided(f"{part}, with too many values, some of them no numbers")
+        first = 0.0
+        spread = 0.0
+        if table is not None:
+            first = float(table.flat[0])
+            spread = float(np.ptp(table))
+        default = 0.0
+        if nothing is not None:
+            default = linear * float(part.default)
+        slack = float(_float64_rounding(abs(constant) + abs(first) + abs(default)))
+        off += spread + slack
+        if nothing is not None:
+            off = max(off, nothing + abs(constant + first + default) + slack)
+        tables = {self.key(part): np.array([[linear]])}
+        return Form(
+            tables=tables,
+            constant=np.array([constant + first]),
+            radius=_up(np.array([off])),
+        )
 
     def width(
-        self, part: Width, v: Form, least: Array, most: Array, off: float, nothing: float | None
+        self,
+        part: Width,
+        v: Form,
+        least: Array,
+        most: Array,
+        off: float,
+        nothing: float | None,
     ) -> Form:
-        """Of w selected keys a head gives its share of w keys' values, all of which are in one
-        range.
+        """Return the share of the weight that w selected keys have.
+
+        The values of all selected keys are in one range.
         """
         v = self.express(v, [])
         ends = [
-            share * (v.constant + sign * v.radius) for share in (least, most) for sign in (-1, 1)
+            share * (v.constant + sign * v.radius)
+            for share, sign in itertools.product((least, most), (-1, 1))
         ]
         low = np.append(np.inf, np.min(ends, 0) - off)
         high = np.append(-np.inf, np.max(ends, 0) + off)
         if nothing is not None:
-            low[0], high[0] = -nothing, nothing
+            low[0] = -nothing
+            high[0] = nothing
         key = self.key(part)
         rows = np.array(self.domains.listed(part))
-        middle, more = self.hull(np.arange(len(rows)), low[rows][:, None], high[rows][:, None], key)
-        return Form({key: middle}, np.zeros(1), more)
+        middle, more = self.hull(
+            np.arange(len(rows)),
+            low[rows][:, None],
+            high[rows][:, None],
+            key,
+        )
+        return Form(
+            tables={key: middle},
+            constant=np.zeros(1),
+            radius=more,
+        )
 
-    # ---- scores
-    # -----------------------------------------------------------------------------------------------------
+    # ---- scores ----
 
     def scores(self, q: Form, k: Form, selector: Selector) -> _Scores:
-        """Bounds on the scores of keys that are selected and that are not, over all pairs of
-        values.
-        """
+        """Bound the scores of selected keys and of others, over all pairs of values."""
         dim = len(q.constant)
         q = self.centred(q)
         k = self.centred(k)
-        sizes = self.size(q), self.size(k)
-        error = float(q.radius @ sizes[1] + sizes[0] @ k.radius) + dim * self.network.smallest
-        error += float(self.rounding(dim + 24)) * float(sizes[0] @ sizes[1])
+        q_size = self.size(q)
+        k_size = self.size(k)
+        error = float(q.radius @ k_size + q_size @ k.radius) + dim * self.network.smallest
+        error += float(self.rounding(dim + 24)) * float(q_size @ k_size)
         leaves = self.leaves(selector)
-        queries = list(
-            dict.fromkeys(each for leaf in leaves for each in self.basis(leaf.queries, q.tables))
-        )
-        keys = list(
-            dict.fromkeys(each for leaf in leaves for each in self.basis(leaf.keys, k.tables))
-        )
+        of_queries = [self.basis(leaf.queries, q.tables) for leaf in leaves]
+        of_keys = [self.basis(leaf.keys, k.tables) for leaf in leaves]
+        queries = list(dict.fromkeys(itertools.chain.from_iterable(of_queries)))
+        keys = list(dict.fromkeys(itertools.chain.from_iterable(of_keys)))
         terms: list[tuple[int | None, int | None, Array]] = []
-        for query, table in (*q.tables.items(), (None, q.constant[None])):
-            for key, other in (*k.tables.items(), (None, k.constant[None])):
-                product = table @ other.T
+        for query, query_table in (*q.tables.items(), (None, q.constant[None])):
+            for key, key_table in (*k.tables.items(), (None, k.constant[None])):
+                product = query_table @ key_table.T
                 if (query in queries or query is None) and (key in keys or key is None):
                     terms.append((query, key, product))
-                elif product.any():  # of something that the selector does not depend on
-                    unlisted = [
-                        each
-                        for each in (query, key)
-                        if each is not None and self.values(each) is None
+                elif product.any():
+                    # The selector does not depend on this product.
+                    spans = [
+                        self.span(self.variables[side])
+                        for side in (query, key)
+                        if side is not None and self.values(side) is None
                     ]
-                    error += float(np.abs(product).max()) * math.prod(
-                        self.span(self.variables[e]) for e in unlisted
-                    )
+                    error += float(np.abs(product).max()) * math.prod(spans)
         low, high, others = self.ranges(selector, leaves, queries, keys, terms) * dim**-0.5
         some = low > -np.inf
         error = error * dim**-0.5
         highest = float(others.max())
         if not some.any():
-            return _Scores(0.0, 0.0, 0.0, math.inf, highest, error)
+            return _Scores(
+                low=0.0,
+                high=0.0,
+                spread=0.0,
+                gap=math.inf,
+                others=highest,
+                error=error,
+            )
         spread = float((high - low)[some].max())
         gap = float((low - others)[some].min())
-        return _Scores(float(low[some].min()), float(high[some].max()), spread, gap, highest, error)
+        return _Scores(
+            low=float(low[some].min()),
+            high=float(high[some].max()),
+            spread=spread,
+            gap=gap,
+            others=highest,
+            error=error,
+        )
 
     def centred(self, form: Form) -> Form:
-        """The same with tables around 0, so that those which are the same everywhere vanish."""
+        """Return the form with tables around 0, so that constant tables vanish."""
         tables = {}
         constant = form.constant
         for key, table in form.tables.items():
             middle, _ = self.within(key, table)
-            tables[key], constant = table - middle, constant + middle
-        return Form(tables, constant, form.radius + _own(self.size(form)))
+            tables[key] = table - middle
+            constant = constant + middle
+        return Form(
+            tables=tables,
+            constant=constant,
+            radius=form.radius + _float64_rounding(self.size(form)),
+        )
 
     def leaves(self, part: Selector) -> list[Select]:
-        """The selects that a selector combines, but those that hold for all keys and queries."""
+        """Return the selects that a selector combines, but not those that always hold."""
         waiting = [part]
         seen = dict[Selector, None]()
         while waiting:
-            each = waiting.pop()
-            if each not in seen:
-                seen[each] = None
-                waiting += each.parts if isinstance(each, Combined) else ()
-        return [
-            each for each in seen if isinstance(each, Select) and not self.domains.table(each).all()
-        ]
+            selector = waiting.pop()
+            if selector not in seen:
+                seen[selector] = None
+                if isinstance(selector, Combined):
+                    waiting += selector.parts
+        selects = [selector for selector in seen if isinstance(selector, Select)]
+        return [select for select in selects if not self.domains.table(select).all()]
 
     def ranges(
         self,
@@ -871,77 +1076,94 @@ class _Checker:
         keys: Sequence[int],
         terms: Sequence[tuple[int | None, int | None, Array]],
     ) -> Float[np.ndarray, "three query"]:
-        """For each combination of a query's values: the least and the largest score of selected
-        keys, both minus infinity if there are none, and the largest of other keys.
+        """Return bounds on the scores for each combination of a query's values.
+
+        Returns:
+            The least and the largest score of selected keys, both minus infinity if there are
+            none, and the largest score of other keys.
         """
-        sides = queries, keys
-        sizes = [[len(each) for each in self.listed(side)] for side in sides]
-        rows, columns = (math.prod(each) for each in sizes)
+        query_sizes = [len(values) for values in self.listed(queries)]
+        key_sizes = [len(values) for values in self.listed(keys)]
+        rows = math.prod(query_sizes)
+        columns = math.prod(key_sizes)
         if rows * columns > _MOST_PAIRS:
             raise Undecided("too many pairs of a query's and a key's values")
-        grids = [np.indices(each).reshape(len(each), math.prod(each)) for each in sizes]
-
-        def where(part: Variable, side: int) -> Places:
-            """The index of a variable's value for each combination of the values of a side."""
-            basis = self.basis(part, sides[side])
-            axes = [sides[side].index(each) for each in basis]
-            found = self.place(part, basis)
-            if not axes:
-                return np.repeat(found, (rows, columns)[side])
-            return found[
-                np.ravel_multi_index(tuple(grids[side][axes]), [sizes[side][axis] for axis in axes])
-            ]
-
-        at = {leaf: (where(leaf.queries, 0), where(leaf.keys, 1)) for leaf in leaves}
-        able = [np.ones(count, dtype=bool) for count in (rows, columns)]
-        for side, one in itertools.product(range(2), at.values()):
-            able[side] &= one[side] >= 0
-        found = np.empty((3, rows))
+        query_grid = np.indices(query_sizes).reshape(len(query_sizes), rows)
+        key_grid = np.indices(key_sizes).reshape(len(key_sizes), columns)
+        query_places: dict[Select, Places] = {}
+        key_places: dict[Select, Places] = {}
+        query_occurs = np.ones(rows, dtype=bool)
+        key_occurs = np.ones(columns, dtype=bool)
+        for leaf in leaves:
+            query_places[leaf] = self.on_grid(leaf.queries, queries, query_sizes, query_grid)
+            key_places[leaf] = self.on_grid(leaf.keys, keys, key_sizes, key_grid)
+            query_occurs &= query_places[leaf] >= 0
+            key_occurs &= key_places[leaf] >= 0
+        ends = np.empty((3, rows))
         step = max(1, _NUMBERS_AT_ONCE // columns)
         for start in range(0, rows, step):
             block = slice(start, start + step)
             known: dict[Selector, Bool[np.ndarray, "query key"]] = {}
-            for leaf, (of_query, of_key) in at.items():
-                known[leaf] = self.domains.table(leaf)[of_query[block]][:, of_key]
-            scores = np.zeros((len(found[0, block]), columns))
+            for leaf in leaves:
+                table_rows = self.domains.table(leaf)[query_places[leaf][block]]
+                known[leaf] = table_rows[:, key_places[leaf]]
+            scores = np.zeros((len(ends[0, block]), columns))
             for query, key, table in terms:
-                row: Any
-                if query is None:
-                    row = [0] * len(scores)
-                else:
-                    row = grids[0][queries.index(query), block]
-                if key is None:
-                    column = [0] * columns
-                else:
-                    column = grids[1][keys.index(key)]
+                row: Any = [0] * len(scores)
+                if query is not None:
+                    row = query_grid[queries.index(query), block]
+                column: Any = [0] * columns
+                if key is not None:
+                    column = key_grid[keys.index(key)]
                 scores += table[row][:, column]
-            chosen = np.broadcast_to(self.holds(selector, known), scores.shape) & able[1]
-            found[0, block] = np.where(chosen, scores, np.inf).min(1)
-            found[1, block] = np.where(chosen, scores, -np.inf).max(1)
-            found[2, block] = np.where(~chosen & able[1], scores, -np.inf).max(1)
+            selected = np.broadcast_to(self.holds(selector, known), scores.shape) & key_occurs
+            ends[0, block] = np.where(selected, scores, np.inf).min(1)
+            ends[1, block] = np.where(selected, scores, -np.inf).max(1)
+            ends[2, block] = np.where(~selected & key_occurs, scores, -np.inf).max(1)
             self.watch()
-        if not able[0].any():
+        if not query_occurs.any():
             raise Undecided("queries without a value")
-        found[0] = np.where(found[1] > -np.inf, found[0], -np.inf)
-        return found[:, able[0]]
+        ends[0] = np.where(ends[1] > -np.inf, ends[0], -np.inf)
+        return ends[:, query_occurs]
+
+    def on_grid(
+        self,
+        part: Variable,
+        known: Sequence[int],
+        sizes: Sequence[int],
+        grid: Int[np.ndarray, "variable combination"],
+    ) -> Places:
+        """Return the index of a variable's value for each combination of known variables' values.
+
+        Args:
+            sizes: The number of values of each known variable.
+            grid: The index of each known variable's value, for each combination.
+        """
+        basis = self.basis(part, known)
+        axes = [known.index(variable) for variable in basis]
+        places = self.place(part, basis)
+        if not axes:
+            return np.repeat(places, grid.shape[1])
+        shape = [sizes[axis] for axis in axes]
+        return places[np.ravel_multi_index(tuple(grid[axes]), shape)]
 
     def holds(
         self, part: Selector, known: dict[Selector, Bool[np.ndarray, "..."]]
     ) -> Bool[np.ndarray, "..."]:
+        """Return the pairs that a selector selects, from those of its selects."""
         if part not in known and isinstance(part, Combined):
-            whole = np.broadcast_arrays(
-                *(self.holds(each, known).astype(np.intp) for each in part.parts)
-            )
-            corners = np.array(
-                [bool(part.function(*map(bool, bits))) for bits in np.ndindex(*[2] * len(whole))]
-            )
-            known[part] = corners.reshape([2] * len(whole))[tuple(whole)]
-        return known.get(part, np.ones((1, 1), dtype=bool))  # what is not known always holds
+            inner = [self.holds(selector, known).astype(np.intp) for selector in part.parts]
+            corners = np.ndindex(*[2] * len(inner))
+            truth = np.array([bool(part.function(*map(bool, bits))) for bits in corners])
+            truth = truth.reshape([2] * len(inner))
+            known[part] = truth[tuple(np.broadcast_arrays(*inner))]
+        # A select that is not known always holds.
+        return known.get(part, np.ones((1, 1), dtype=bool))
 
-    # ---- functions
-    # --------------------------------------------------------------------------------------------------
+    # ---- functions ----
 
     def functions(self, x: Form, layer: LayerWeights, claims: Sequence[LookupClaim]) -> Form:
+        """Return the stream after the ReLU network of a layer."""
         if layer.up is None or layer.down is None:
             return x
         up = layer.up
@@ -952,73 +1174,113 @@ class _Checker:
         off = self.rounded(up, self.size(x))
         added = self.rounded(down, active)
         claimed = np.zeros(len(up.bias), dtype=bool)
-        found = [Form({}, down.bias, np.zeros(len(down.bias)))]
+        additions = [
+            Form(
+                tables={},
+                constant=down.bias,
+                radius=np.zeros(len(down.bias)),
+            )
+        ]
         for claim in claims:
             units = slice(claim.first, claim.last)
             if claimed[units].any():
                 raise Undecided("units with two claims")
             claimed[units] = True
-            found.append(
-                self.lookup(
-                    x,
-                    Affine(up.weight[units], up.bias[units]),
-                    off[units],
-                    down.weight[:, units],
-                    claim,
-                )
-            )
+            unit_up = Affine(up.weight[units], up.bias[units])
+            unit_down = down.weight[:, units]
+            additions.append(self.lookup(x, unit_up, off[units], unit_down, claim))
             self.watch(x)
-        keep = np.eye(len(x.constant))
-        linear = np.zeros(len(x.constant))
-        sizes = self.size(x)
-        terms = np.zeros(len(x.constant))
+        unclaimed = np.flatnonzero(~claimed & down.weight.any(0)).tolist()
+        stream_map, added = self.unclaimed(unclaimed, up, down, self.size(x), off, active, added)
+        carried = self.linear(x, stream_map, executed=False)
+        total = reduce(self.add, additions)
+        return self.add(
+            carried,
+            Form(
+                tables=total.tables,
+                constant=total.constant,
+                radius=_up(total.radius + added),
+            ),
+        )
+
+    def unclaimed(
+        self,
+        units: Sequence[int],
+        up: Affine,
+        down: Affine,
+        sizes: Array,
+        off: Array,
+        active: Array,
+        added: Array,
+    ) -> tuple[Affine, Array]:
+        """Return the effect of units without a claim on the stream.
+
+        Two units that are the negative of each other are linear together. Any other unit adds to
+        the error.
+
+        Args:
+            sizes: The largest absolute values of the stream.
+            off: The rounding of the units' inputs.
+            active: The largest absolute values of the units.
+            added: The error of the network's output so far.
+
+        Returns:
+            The linear map of the stream together with the pairs, and the error of the output.
+        """
+        dim = len(sizes)
+        keep = np.eye(dim)
+        linear = np.zeros(dim)
+        terms = np.zeros(dim)
         pairs = 0
         waiting: dict[bytes, list[int]] = {}
-        for unit in np.flatnonzero(~claimed & down.weight.any(0)).tolist():
+        for unit in units:
             whole = np.concatenate([up.weight[unit], up.bias[[unit]], down.weight[:, unit]]) + 0.0
-            others = waiting.get((0.0 - whole).tobytes())
-            if not others:
+            negatives = waiting.get((0.0 - whole).tobytes())
+            if not negatives:
                 waiting.setdefault(whole.tobytes(), []).append(unit)
                 continue
-            others.pop()
+            negatives.pop()
             keep += down.weight[:, [unit]] @ up.weight[[unit]]
             linear += down.weight[:, unit] * up.bias[unit]
-            terms += np.abs(down.weight[:, unit]) * (
-                np.abs(up.weight[unit]) @ sizes + abs(up.bias[unit])
-            )
+            size = np.abs(up.weight[unit]) @ sizes + abs(up.bias[unit])
+            terms += np.abs(down.weight[:, unit]) * size
             pairs += 1
             added = added + 2 * np.abs(down.weight[:, unit]) * off[unit]
         for unit in itertools.chain.from_iterable(waiting.values()):
             added = added + np.abs(down.weight[:, unit]) * active[unit]
-        added = added + np.where(
-            terms > 0, _own(terms + sizes, pairs), 0
-        )  # terms may cancel in keep and linear
-        kept = self.linear(x, Affine(keep, linear), executed=False)
-        total = reduce(self.add, found)
-        return self.add(kept, Form(total.tables, total.constant, _up(total.radius + added)))
+        # Terms may cancel in ``keep`` and ``linear``.
+        added = added + np.where(terms > 0, _float64_rounding(terms + sizes, pairs), 0)
+        return Affine(keep, linear), added
 
     def lookup(self, x: Form, up: Affine, off: Array, down: Array, claim: LookupClaim) -> Form:
-        """What units add that look ``claim.variable`` up."""
+        """Return what the units of a claim add to the stream.
+
+        Args:
+            up: The input weights of the units.
+            off: The rounding of their inputs.
+            down: The output weights of the units.
+        """
         for part in (claim.variable, *claim.parts):
             self.known(part)
         if not len(up.bias):
-            return Form({}, np.zeros(len(down)), np.zeros(len(down)))
+            return Form(
+                tables={},
+                constant=np.zeros(len(down)),
+                radius=np.zeros(len(down)),
+            )
+        # All units read multiples of one number, up to ``blur``.
         lead = up.weight[int(np.abs(up.weight).max(1).argmax())]
         column = int(np.abs(lead).argmax())
         factor = up.weight[:, column] / lead[column]
         blur = np.abs(down) @ (off + _up(np.abs(up.weight - factor[:, None] * lead) @ self.size(x)))
-        read = self.linear(x, Affine(lead[None], np.zeros(1)), executed=False)
-        keys = list(dict.fromkeys(map(self.key, claim.parts)))
-        for key in list(keys):  # what follows from other parts is none of its own
-            others = [other for other in keys if other != key]
-            if (
-                key not in read.tables
-                and others
-                and set(self.basis(self.variables[key], read.tables)) <= set(others)
-            ):
-                keys = others
+        read = self.linear(
+            x,
+            Affine(lead[None], np.zeros(1)),
+            executed=False,
+        )
+        keys = self.independent(claim.parts, read)
         z = self.express(read, [self.variables[key] for key in keys])
-        sizes = [len(each) for each in self.listed(keys)]
+        sizes = [len(values) for values in self.listed(keys)]
         if math.prod(sizes) > _MOST_COMBINATIONS:
             raise Undecided(f"{claim.variable}, a function of too many combinations of values")
         none = np.zeros((1, 1))
@@ -1030,41 +1292,66 @@ class _Checker:
         where = self.place(claim.variable, keys)
         if not (where >= 0).any():
             raise Undecided(f"{claim.variable}, which has no value")
-        error = float(z.radius[0] + _own(np.abs(total).max()))
+        error = float(z.radius[0] + _float64_rounding(np.abs(total).max()))
         low, high, slack = self.bends(total[where >= 0], error, factor, up.bias, down)
         key = self.key(claim.variable)
         middle, radius = self.hull(where[where >= 0], low, high, key)
-        return Form({key: middle}, np.zeros(len(down)), _up(radius + blur + slack))
+        return Form(
+            tables={key: middle},
+            constant=np.zeros(len(down)),
+            radius=_up(radius + blur + slack),
+        )
+
+    def independent(self, parts: Sequence[Variable], read: Form) -> list[int]:
+        """Return the keys of parts, but not of those that follow from others."""
+        keys = list(dict.fromkeys(map(self.key, parts)))
+        for key in list(keys):
+            others = [other for other in keys if other != key]
+            if (
+                key not in read.tables
+                and others
+                and set(self.basis(self.variables[key], read.tables)) <= set(others)
+            ):
+                keys = others
+        return keys
 
     def bends(
-        self, points: Array, error: float, factor: Array, bias: Array, down: Array
+        self,
+        points: Array,
+        error: float,
+        factor: Array,
+        bias: Array,
+        down: Array,
     ) -> tuple[Array, Array, Array]:
-        """The range of ``down @ relu(factor * z + bias)`` for z around each point, and its
-        rounding.
+        """Return the range of ``down @ relu(factor * z + bias)`` for z around each point.
 
-        It is piecewise linear: its ends are those of the interval, or where a unit bends within it.
+        The function is piecewise linear: its extremes are at the ends of the interval, or where a
+        unit bends within it.
+
+        Returns:
+            The lower ends, the upper ends, and the rounding.
         """
 
-        def at(z: Array) -> Array:
-            found = np.empty((len(z), len(down)))
+        def outputs_at(z: Array) -> Array:
+            outputs = np.empty((len(z), len(down)))
             step = max(1, _NUMBERS_AT_ONCE // len(bias))
             for start in range(0, len(z), step):
                 block = slice(start, start + step)
-                found[block] = np.maximum(z[block, None] * factor + bias, 0) @ down.T
+                outputs[block] = np.maximum(z[block, None] * factor + bias, 0) @ down.T
                 self.watch()
-            return found
+            return outputs
 
-        ends = at(points - error), at(points + error), at(points)
+        ends = outputs_at(points - error), outputs_at(points + error), outputs_at(points)
         low = np.minimum.reduce(ends)
         high = np.maximum.reduce(ends)
         bent = np.sort(-bias[factor != 0] / factor[factor != 0])
         first = np.searchsorted(bent, points - error)
         last = np.searchsorted(bent, points + error, "right")
         inside = np.flatnonzero(first < last)
-        values = at(bent) if len(inside) else bent
+        values = outputs_at(bent) if len(inside) else bent
         for row in inside.tolist():
             between = values[first[row] : last[row]]
             low[row] = np.minimum(low[row], between.min(0))
             high[row] = np.maximum(high[row], between.max(0))
         largest = np.abs(factor) * (np.abs(points).max() + error) + np.abs(bias)
-        return low, high, _own(np.abs(down) @ largest, len(bias))
+        return low, high, _float64_rounding(np.abs(down) @ largest, len(bias))

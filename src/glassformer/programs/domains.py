@@ -1,4 +1,4 @@
-"""Which values the variables of a program can have, for one vocabulary and greatest length."""
+"""The values that the variables of a program can have, for one vocabulary and greatest length."""
 
 import itertools
 import math
@@ -33,15 +33,14 @@ from glassformer.programs.language import (
 )
 
 MOST_VALUES = 4096
-"""Values of a variable, or combinations of values, that are listed."""
+"""Largest number of values of a variable, or of combinations of values, that are listed."""
 
 
 @dataclass(eq=False, frozen=True)
 class Domains:
-    """Value sets of variables, and facts about selectors, for sequences of up to ``max_len``
-    tokens.
+    """Value sets of variables, and facts about selectors, for sequences of limited length.
 
-    Every value that can occur is in its set; some of the set may not occur.
+    Every value that can occur is in its set. A set may have values that cannot occur.
     """
 
     vocabulary: Sequence[Value]
@@ -51,156 +50,165 @@ class Domains:
 
     def __post_init__(self) -> None:
         require_positive(max_len=self.max_len)
-        if not self.max_len <= MOST_VALUES:
+        if self.max_len > MOST_VALUES:
             raise InputError(
                 got=f"max_len = {self.max_len}",
                 expected=f"at most {MOST_VALUES}",
                 fix="Shorten it.",
             )
-        got = f"a vocabulary of type {type(self.vocabulary).__name__}"
-        fix = "List each token once."
         if not isinstance(self.vocabulary, Sequence):
             raise InputError(
-                got=got,
+                got=f"a vocabulary of type {type(self.vocabulary).__name__}",
                 expected="a text or a list of tokens",
-                fix=fix,
+                fix="List each token once.",
             )
         object.__setattr__(self, "vocabulary", tuple(self.vocabulary))
         for token in self.vocabulary:
             require_value(token, "the vocabulary with")
-        different = (
-            len(self.vocabulary) == len(distinct(self.vocabulary)) > 0
-            and None not in self.vocabulary
-        )
-        if not different:
+        different = len(self.vocabulary) == len(distinct(self.vocabulary)) > 0
+        if not different or None in self.vocabulary:
             raise InputError(
                 got=f"vocabulary = {self.vocabulary!r}",
                 expected="different tokens, none of them None",
-                fix=fix,
+                fix="List each token once.",
             )
 
     @remembered
     def of(self, part: Variable) -> tuple[Value, ...] | None:
-        """The values that a variable may have, None among them; nothing if there are more than
-        ``MOST_VALUES``.
+        """Return the values that a variable may have, None among them.
+
+        Returns:
+            None if there are more than ``MOST_VALUES`` values.
         """
-        found = self._find(part)
-        if found is None:
-            values = ()
-        else:
-            values = tuple(sorted(distinct(found), key=_order))
-        if found is None or len(values) > MOST_VALUES:
+        candidates = self._find(part)
+        if candidates is None:
             return None
-        return values
+        values = sorted(distinct(candidates), key=_order)
+        if len(values) > MOST_VALUES:
+            return None
+        return tuple(values)
 
     def listed(self, part: Variable) -> tuple[Value, ...]:
-        """The same; an error that names the variable if there are too many."""
-        found = self.of(part)
-        if found is None:
-            got = f"{part} with more than {MOST_VALUES} possible values"
-            fix = "Shorten max_len, or map its sources to fewer values first."
-            raise InputError(got, "fewer, where it is compared or looked up", fix)
-        return found
+        """Return the values of :meth:`of`; refuse a variable that has too many."""
+        values = self.of(part)
+        if values is None:
+            raise InputError(
+                got=f"{part} with more than {MOST_VALUES} possible values",
+                expected="fewer, where it is compared or looked up",
+                fix="Shorten max_len, or map its sources to fewer values first.",
+            )
+        return values
 
     def place(self, part: Variable, value: Value) -> int | None:
-        """The index of a value in :meth:`listed`; None if it is not there."""
+        """Return the index of a value in :meth:`listed`; None if it is not there."""
         return self._places(part).get(typed(value))
 
     @remembered
     def _places(self, part: Variable) -> dict[Any, int]:
-        return {typed(each): place for place, each in enumerate(self.listed(part))}
+        return {typed(value): place for place, value in enumerate(self.listed(part))}
 
     def places(self, part: Variable, values: Sequence[Value]) -> Int[np.ndarray, " value"]:
-        """The indices of values that are there."""
-        found = [self.place(part, value) for value in values]
-        assert None not in found
-        return np.array(found, dtype=np.int64)
+        """Return the indices of values that are in :meth:`listed`."""
+        places = [self.place(part, value) for value in values]
+        assert None not in places
+        return np.array(places, dtype=np.int64)
 
     def numeric(self, part: Variable) -> bool:
-        """Whether a variable is a number everywhere."""
-        found = self.of(part)
-        if found is not None:
-            return all(map(is_number, found))
+        """Return whether a variable is a number everywhere."""
+        values = self.of(part)
+        if values is not None:
+            return all(map(is_number, values))
         if isinstance(part, Aggregate):
-            return self.numeric(part.values) and (
-                self.reflexive(part.selector) or is_number(part.default)
-            )
-        return (
-            isinstance(part, Elementwise)
-            and part.linear is not None
-            and all(map(self.numeric, part.sources))
-        )
+            if not self.numeric(part.values):
+                return False
+            return self.reflexive(part.selector) or is_number(part.default)
+        if isinstance(part, Elementwise) and part.linear is not None:
+            return all(map(self.numeric, part.sources))
+        return False
 
     def averaged(self, part: Aggregate) -> bool:
-        """Whether different numbers may be averaged."""
+        """Return whether different numbers may be averaged."""
         values = self.of(part.values)
-        several = not part.single and not self.single(part.selector)
-        return several and (values is None or sum(map(is_number, values)) > 1)
+        if part.single or self.single(part.selector):
+            return False
+        return values is None or sum(map(is_number, values)) > 1
 
     @remembered
     def roots(self, part: Variable) -> tuple[Variable, ...]:
-        """The inputs, aggregates and widths that an elementwise variable is a function of."""
+        """Return the inputs, aggregates and widths that a variable is a function of."""
         if not isinstance(part, Elementwise):
             return (part,)
-        return tuple(dict.fromkeys(itertools.chain.from_iterable(map(self.roots, part.sources))))
+        roots = itertools.chain.from_iterable(map(self.roots, part.sources))
+        return tuple(dict.fromkeys(roots))
 
     def value(self, part: Variable, given: Mapping[Variable, Value]) -> Value:
-        """The value of an elementwise variable, given those of some that it is a function of."""
+        """Return the value of a variable, from the values of some that it is a function of."""
         known = dict(given)
 
-        def value(one: Variable) -> Value:
-            if one not in known:
-                assert isinstance(one, Elementwise)
-                known[one] = apply(
-                    one, [known[each] if each in known else value(each) for each in one.sources]
-                )
-            return known[one]
+        def value(variable: Variable) -> Value:
+            if variable not in known:
+                assert isinstance(variable, Elementwise)
+                values = []
+                for source in variable.sources:
+                    if source not in known:
+                        value(source)
+                    values.append(known[source])
+                known[variable] = apply(variable, values)
+            return known[variable]
 
         return value(part)
 
     def combinations(self, parts: Sequence[Variable]) -> Iterator[dict[Variable, Value]] | None:
-        """Every combination of the values of ``parts``; nothing if there are more than
-        ``MOST_VALUES``.
+        """Return every combination of the values of ``parts``.
+
+        Returns:
+            None if there are more than ``MOST_VALUES`` combinations.
         """
         sets = [self.of(part) for part in parts]
-        known = [each for each in sets if each is not None]
-        if len(known) < len(sets) or math.prod(map(len, known)) > MOST_VALUES:
+        listed = [values for values in sets if values is not None]
+        if len(listed) < len(sets) or math.prod(map(len, listed)) > MOST_VALUES:
             return None
-        return (dict(zip(parts, values, strict=True)) for values in itertools.product(*known))
+        return (dict(zip(parts, values, strict=True)) for values in itertools.product(*listed))
 
     @remembered
     def single(self, part: Selector) -> bool:
-        """Whether a query can never select two keys."""
-        if isinstance(part, Combined):  # one part is, without which the whole does not hold
-            found = list(map(self.single, part.parts))
-            corners = list(np.ndindex(*[2] * len(part.parts)))
-            without = [
-                any(part.function(*bits) for bits in corners if not bits[place])
-                for place in range(len(found))
-            ]
-            return any(one and not holds for one, holds in zip(found, without, strict=True))
+        """Return whether a query can never select two keys."""
+        if isinstance(part, Combined):
+            return self._combines_single(part)
         assert isinstance(part, Select)
-        if [root for root in self.roots(part.keys) if root is not indices]:
+        if any(root is not indices for root in self.roots(part.keys)):
             return False
         keys = [self.value(part.keys, {indices: place}) for place in range(self.max_len)]
-        return bool((self.table(part)[:, self.places(part.keys, keys)].sum(1) <= 1).all())
+        columns = self.table(part)[:, self.places(part.keys, keys)]
+        return bool((columns.sum(1) <= 1).all())
+
+    def _combines_single(self, part: Combined) -> bool:
+        """Return whether a selector never holds without one of its parts that is single."""
+        single_parts = list(map(self.single, part.parts))
+        corners = list(np.ndindex(*[2] * len(part.parts)))
+        for place, single in enumerate(single_parts):
+            without = (part.function(*bits) for bits in corners if not bits[place])
+            if single and not any(without):
+                return True
+        return False
 
     @remembered
     def reflexive(self, part: Selector) -> bool:
-        """Whether every query selects at least its own position."""
+        """Return whether every query selects at least its own position."""
         if isinstance(part, Combined):
-            found = list(map(self.reflexive, part.parts))
-            return all(found) and bool(part.function(*found))
+            of_parts = list(map(self.reflexive, part.parts))
+            return all(of_parts) and bool(part.function(*of_parts))
         assert isinstance(part, Select)
-        table = self.table(part)
-        return bool(
-            (table.diagonal() if self.key(part.keys) == self.key(part.queries) else table).all()
-        )
+        pairs = self.table(part)
+        if self.key(part.keys) == self.key(part.queries):
+            pairs = pairs.diagonal()
+        return bool(pairs.all())
 
     @remembered
     def table(self, part: Select) -> Bool[np.ndarray, "query key"]:
-        """The predicate of all pairs of a query's and a key's value, in the order of
-        :meth:`listed`.
+        """Return the predicate of all pairs of a query's and a key's value.
+
+        Rows and columns have the order of :meth:`listed`.
         """
         keys = self.listed(part.keys)
         queries = self.listed(part.queries)
@@ -211,19 +219,22 @@ class Domains:
 
     @remembered
     def key(self, part: Variable | Selector) -> int:
-        """Equal for parts that compute the same, as far as their tables tell."""
-        found: tuple[Any, ...] = "part", id(part)
+        """Return a number that is equal for parts that compute the same.
+
+        Parts that compute the same may have different numbers if their tables are too large.
+        """
+        identity: tuple[Any, ...] = ("part", id(part))
         if isinstance(part, Select):
-            found = (
+            identity = (
                 "select",
                 self.key(part.keys),
                 self.key(part.queries),
                 self.table(part).tobytes(),
             )
         elif isinstance(part, Combined):
-            found = part.function, *map(self.key, part.parts)
+            identity = (part.function, *map(self.key, part.parts))
         elif isinstance(part, Aggregate):
-            found = (
+            identity = (
                 "aggregate",
                 self.key(part.selector),
                 self.key(part.values),
@@ -231,47 +242,49 @@ class Domains:
                 part.single,
             )
         elif isinstance(part, Width):
-            found = "width", self.key(part.selector)
+            identity = ("width", self.key(part.selector))
         elif isinstance(part, Elementwise):
             roots = self.roots(part)
-            given = self.combinations(roots)
-            if given is not None:
-                values = tuple(typed(self.value(part, each)) for each in given)
+            combinations = self.combinations(roots)
+            if combinations is not None:
+                values = tuple(typed(self.value(part, combination)) for combination in combinations)
                 if len(roots) == 1 and values == tuple(map(typed, self.listed(roots[0]))):
                     return self.key(roots[0])
-                found = *map(self.key, roots), values
+                identity = (*map(self.key, roots), values)
             elif part.linear:
-                found = "linear", part.linear, *map(self.key, part.sources)
-        return self._numbers.setdefault(found, len(self._numbers))
+                identity = ("linear", part.linear, *map(self.key, part.sources))
+        return self._numbers.setdefault(identity, len(self._numbers))
 
     def _find(self, part: Variable) -> Sequence[Value] | None:
+        """Return values among which are all that a variable can have; None if there are many."""
         if part is tokens:
             return self.vocabulary
         if part is indices:
             return range(self.max_len)
         if isinstance(part, Elementwise):
             for parts in (self.roots(part), part.sources):
-                given = self.combinations(tuple(dict.fromkeys(parts)))
-                if given is not None:
-                    return [self.value(part, each) for each in given]
+                combinations = self.combinations(tuple(dict.fromkeys(parts)))
+                if combinations is not None:
+                    return [self.value(part, combination) for combination in combinations]
             return self._sums(part)
         if isinstance(part, Width):
             most = 1 if self.single(part.selector) else self.max_len
-            return range(int(self.reflexive(part.selector)), most + 1)
+            least = int(self.reflexive(part.selector))
+            return range(least, most + 1)
         assert isinstance(part, Aggregate)
         values = self.of(part.values)
-        found = values
         if values is not None and self.averaged(part):
             means = self._means([value for value in values if is_number(value)])
-            found = None if means is None else (*means, *values)
-        default: tuple[Any, ...]
+            values = None if means is None else (*means, *values)
+        defaults: tuple[Value, ...] = (part.default,)
         if self.reflexive(part.selector):
-            default = ()
-        else:
-            default = (part.default,)
-        return None if found is None else [*found, *default]
+            defaults = ()
+        if values is None:
+            return None
+        return (*values, *defaults)
 
     def _sums(self, part: Elementwise) -> Sequence[Value] | None:
+        """Return all values of a linear variable; None if there are too many."""
         if part.linear is None:
             return None
         terms = [[part.linear[1]]]
@@ -280,40 +293,43 @@ class Domains:
             if values is None or not all(map(is_number, values)):
                 return None
             terms.append([Fraction(value) * factor for value in values])
-        scale = math.lcm(*(each.denominator for term in terms for each in term))
+        # All numbers are whole multiples of 1 / scale.
+        scale = math.lcm(*(number.denominator for number in itertools.chain.from_iterable(terms)))
         sums = {0}
         for term in terms:
-            numbers = {int(each * scale) for each in term}
-            before = sums
+            multiples = {int(number * scale) for number in term}
+            partial_sums = sums
             sums = set()
-            for one in before:
-                sums.update(one + number for number in numbers)
+            for partial_sum in partial_sums:
+                sums.update(partial_sum + multiple for multiple in multiples)
                 if len(sums) > MOST_VALUES:
                     return None
-        return [simplest(Fraction(each, scale)) for each in sums]
+        return [simplest(Fraction(total, scale)) for total in sums]
 
     def _means(self, values: Sequence[Value]) -> Sequence[Value] | None:
-        """All means of two to ``max_len`` of the values, not all of them the same."""
+        """Return all means of two to ``max_len`` of the values, not all of them the same."""
         exact = list(map(Fraction, values))
-        scale = math.lcm(*(each.denominator for each in exact))
-        numbers = [int(each * scale) for each in exact]
+        scale = math.lcm(*(number.denominator for number in exact))
+        multiples = [int(number * scale) for number in exact]
         sums = set[int]()
         means = set[Fraction]()
         for count in range(2, self.max_len + 1):
-            if max(len(sums), len(numbers)) * len(numbers) > MOST_VALUES * 64:
+            if max(len(sums), len(multiples)) * len(multiples) > MOST_VALUES * 64:
                 return None
-            first = {(count - 1) * one + other for one, other in itertools.permutations(numbers, 2)}
-            sums = first | {each + number for each in sums for number in numbers}
-            means |= {Fraction(each, count * scale) for each in sums}
+            pairs = itertools.permutations(multiples, 2)
+            all_but_one_same = {(count - 1) * same + other for same, other in pairs}
+            longer = {total + other for total, other in itertools.product(sums, multiples)}
+            sums = all_but_one_same | longer
+            means |= {Fraction(total, count * scale) for total in sums}
             if len(means) > MOST_VALUES:
                 return None
-        return [simplest(each) for each in means]
+        return [simplest(number) for number in means]
 
 
 def _order(value: Value) -> tuple[int, Any, str]:
-    """Numbers first, then others by their text, None last."""
+    """Return a key that sorts numbers first, then others by their text, None last."""
     if value is None:
-        return 2, "", ""
+        return (2, "", "")
     kind = type(value).__name__
     if is_number(value):
         return (0, value, f"{kind} {value!r}")

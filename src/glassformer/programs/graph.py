@@ -1,4 +1,4 @@
-"""A program as a list of its parts, each after the parts that it is made of."""
+"""The graph of a program: a list of its parts, each after the parts that it is made of."""
 
 from dataclasses import dataclass
 
@@ -24,12 +24,12 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Its name in at most 32 characters."""
+        """The name in at most 32 characters."""
         return one_line(str(self.part), _LONGEST_NAME)
 
 
 def graph(program: Variable) -> list[Node]:
-    """The parts of a program, the inputs first, the program last."""
+    """Return the parts of a program, the inputs first, the program last."""
     places: dict[Variable | Selector, int] = {}
     nodes: list[Node] = []
 
@@ -45,7 +45,7 @@ def graph(program: Variable) -> list[Node]:
 
 
 def value_in_words(value: Value) -> str:
-    """A value on one line: numbers in six digits, tuples without quotation marks."""
+    """Return a value on one line: numbers in six digits, tuples without quotation marks."""
     if isinstance(value, tuple):
         return f"({', '.join(map(value_in_words, value))})"
     if isinstance(value, float):
@@ -54,37 +54,39 @@ def value_in_words(value: Value) -> str:
 
 
 def values_in_words(domain: tuple[Value, ...] | None) -> str:
-    """The values that a variable can have, such as "1 to 5" or "None, a, b"."""
+    """Return the values that a variable can have, such as "1 to 5" or "None, a, b"."""
     if domain is None:
         return "numbers"
-    whole = all(type(value) is int for value in domain)
-    if whole and len(domain) > 2 and domain == tuple(range(domain[0], domain[0] + len(domain))):
-        return f"{domain[0]} to {domain[-1]}"
+    if len(domain) > 2 and all(type(value) is int for value in domain):
+        first = domain[0]
+        if domain == tuple(range(first, first + len(domain))):
+            return f"{first} to {domain[-1]}"
     shown = [value_in_words(value) for value in domain[:_MOST_VALUES]]
     if len(domain) > _MOST_VALUES:
-        more = [f"... ({len(domain)} values)"]
-    else:
-        more = []
-    return ", ".join([*shown, *more])
+        shown.append(f"... ({len(domain)} values)")
+    return ", ".join(shown)
 
 
 def draw_graph(program: Variable, domains: Domains) -> str:
-    """A line for each part: its number, what it computes from which others, its name, and its
-    possible values.
+    """Return a line of text for each part of a program.
+
+    A line has the part's number, its kind and sources, its name, and its possible values.
     """
     rows = []
     for place, node in enumerate(graph(program)):
+        kind: str = node.part.kind
         if node.sources:
-            made = f"{node.part.kind} of {', '.join(map(str, node.sources))}"
-        else:
-            made = node.part.kind
+            kind = f"{kind} of {', '.join(map(str, node.sources))}"
+        values = ""
         if isinstance(node.part, Variable):
-            known = values_in_words(domains.of(node.part))
-        else:
-            known = ""
-        rows.append((str(place), made, node.name, known))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        f"{row[0]:>{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()
-        for row in rows
-    )
+            values = values_in_words(domains.of(node.part))
+        rows.append((str(place), kind, node.name, values))
+    width_of_place = max(len(row[0]) for row in rows)
+    width_of_kind = max(len(row[1]) for row in rows)
+    width_of_name = max(len(row[2]) for row in rows)
+    lines = []
+    for place_text, kind, name, values in rows:
+        line = f"{place_text:>{width_of_place}}  {kind:<{width_of_kind}}"
+        line += f"  {name:<{width_of_name}}  {values}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)

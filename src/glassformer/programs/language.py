@@ -1,5 +1,4 @@
-"""Programs over sequences: variables with a value at each position, and selectors between
-positions.
+"""The program language: variables with a value at each position, and selectors between positions.
 
 A program is a :class:`Variable`, built from ``tokens`` and ``indices``::
 
@@ -32,9 +31,9 @@ from glassformer.errors import InputError, first_line
 Value = Any
 """A number, a string, a tuple of values, or None where there is no value. See :func:`typed`."""
 Predicate = Callable[[Value, Value], bool]
-"""Of the value of a key and that of a query."""
+"""A condition on the value of a key and the value of a query."""
 Kind = Literal["input", "function", "select", "combined", "aggregate", "width"]
-"""What a part computes."""
+"""The operation of a part."""
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -42,44 +41,44 @@ _LONGEST_NAME = 120
 
 
 def remembered(method: _Method) -> _Method:
-    """A method of one argument whose results its instance keeps, by the argument."""
+    """Decorate a method of one argument, so that its instance remembers each result."""
     name = f"_known_{method.__name__}"
 
     @wraps(method)
-    def first(self: Any, part: Any) -> Any:
+    def look_up(self: Any, part: Any) -> Any:
         known = self.__dict__.setdefault(name, {})
         if part not in known:
             known[part] = method(self, part)
         return known[part]
 
-    return first  # type: ignore[return-value]
+    return look_up  # type: ignore[return-value]
 
 
 class _Part:
-    """What a program is made of. Parts are compared by identity: ``==`` makes a variable."""
+    """A part of a program. Parts are compared by identity: ``==`` makes a variable."""
 
     label: str
     kind: ClassVar[Kind]
 
     def __post_init__(self) -> None:
-        name = (
-            self.label or self._describe()
-        )  # of limited length, because names contain those of other parts
-        object.__setattr__(
-            self, "label", name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
-        )
+        # Names are of limited length, because they contain the names of other parts.
+        name = self.label or self._describe()
+        object.__setattr__(self, "label", _shortened(name))
 
     def named(self, label: str) -> Any:
-        """The same part with a name, which errors, reports and pictures use."""
+        """Return the part under a name, which errors, reports and pictures use."""
         return replace(self, label=label)  # type: ignore[type-var]
 
     @property
     def reads(self) -> tuple[Any, ...]:
-        """The parts that it is made of: of a select keys and queries, of an aggregate its selector
-        and values.
-        """
-        fields = (value if isinstance(value, tuple) else (value,) for value in vars(self).values())
-        return tuple(part for parts in fields for part in parts if isinstance(part, _Part))
+        """The parts that it is made of, such as the keys and queries of a select."""
+        parts: list[Any] = []
+        for value in vars(self).values():
+            if isinstance(value, tuple):
+                parts += value
+            else:
+                parts.append(value)
+        return tuple(part for part in parts if isinstance(part, _Part))
 
     def __repr__(self) -> str:
         return self.label
@@ -92,19 +91,26 @@ class _Part:
 
     def __bool__(self) -> bool:
         raise InputError(
-            f"the truth of {self}", "a program without if, and, or, not", "Use &, | and ~."
+            got=f"the truth of {self}",
+            expected="a program without if, and, or, not",
+            fix="Use &, | and ~.",
         )
 
 
+def _shortened(text: str) -> str:
+    if len(text) <= _LONGEST_NAME:
+        return text
+    return f"{text[: _LONGEST_NAME - 3]}..."
+
+
 def _operator(sign: str, function: Callable[[Value, Value], Value]) -> Callable[[Any, Any], Any]:
-    """A method: the function of a variable's values and those of another, or a constant."""
+    """Return a method that applies ``function`` to a variable and another one or a constant."""
 
     def method(self: Variable, other: Any) -> Variable:
         if isinstance(other, Variable):
             return Elementwise(function, (self, other), label=f"({self} {sign} {other})")
-        return Elementwise(
-            lambda value: function(value, other), (self,), label=f"({self} {sign} {_shown(other)})"
-        )
+        label = f"({self} {sign} {_shown(other)})"
+        return Elementwise(lambda value: function(value, other), (self,), label=label)
 
     return method
 
@@ -116,7 +122,7 @@ class Variable(_Part):
     """
 
     def __call__(self, sequence: Sequence[Value], *, causal: bool = False) -> list[Value]:
-        """The value at each position of ``sequence``.
+        """Return the value at each position of ``sequence``.
 
         Args:
             sequence: At least one token.
@@ -186,9 +192,11 @@ class Input(Variable):
     label: str
 
     def named(self, label: str) -> Any:
-        """Refused: there are these two inputs alone."""
+        """Refuse to name an input: there are only two, ``tokens`` and ``indices``."""
         raise InputError(
-            f"{self}.named({label!r})", "the result of an operation", f"Use {self} as it is."
+            got=f"{self}.named({label!r})",
+            expected="the result of an operation",
+            fix=f"Use {self} as it is.",
         )
 
 
@@ -205,16 +213,16 @@ class Elementwise(Variable):
     sources: tuple[Variable, ...]
     label: str = ""
     linear: tuple[tuple[Fraction, ...], Fraction] | None = None
-    """For a sum of multiples of the sources and a constant: the factors and the constant."""
+    """The factors and the constant of a sum of multiples of the sources; None otherwise."""
     takes_none: bool = False
-    """Whether the function is called where a source is None; otherwise it is None there."""
+    """True if the function is called where a source is None; otherwise it is None there."""
 
     def _describe(self) -> str:
         return f"f({', '.join(map(str, self.sources))})"
 
 
 class Selector(_Part):
-    """Which keys each query selects. ``&``, ``|`` and ``~`` combine selectors."""
+    """A choice of keys for each query. ``&``, ``|`` and ``~`` combine selectors."""
 
     def __and__(self, other: Selector) -> Selector:
         if not isinstance(other, Selector):
@@ -250,7 +258,7 @@ _SIGNS: dict[Predicate, str] = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Select(Selector):
-    """The pairs of a key's and a query's value for which a predicate holds; never those with None."""
+    """The pairs of a key's and a query's value, both not None, for which a predicate holds."""
 
     kind = "select"
     keys: Variable
@@ -282,7 +290,7 @@ class Aggregate(Variable):
     default: Value = None
     label: str = ""
     single: bool = False
-    """Whether there is no mean of different values, not even of numbers."""
+    """True if there is no mean of different values, not even of numbers."""
 
     def _describe(self) -> str:
         return f"aggregate({self.selector}, {self.values})"
@@ -290,7 +298,7 @@ class Aggregate(Variable):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Width(Variable):
-    """How many keys are selected."""
+    """The number of selected keys."""
 
     kind = "width"
     selector: Selector
@@ -301,8 +309,11 @@ class Width(Variable):
 
 
 def elementwise(function: Callable[..., Value], *sources: Variable, label: str = "") -> Variable:
-    """``function`` of the values of ``sources`` at each position; None where one of these is None."""
-    if len(sources) <= 0:
+    """Apply ``function`` to the values of ``sources`` at each position.
+
+    The result is None where one of the values is None.
+    """
+    if not sources:
         raise InputError(
             got="no sources",
             expected="at least one variable",
@@ -314,13 +325,13 @@ def elementwise(function: Callable[..., Value], *sources: Variable, label: str =
 
 
 def select(keys: Variable, queries: Variable, predicate: Predicate, label: str = "") -> Selector:
-    """The keys whose value fulfils ``predicate(key, query)``. A value of None is never selected and
-    selects nothing.
+    """Select the keys whose value fulfils ``predicate(key, query)``.
+
+    A value of None is never selected and selects nothing.
     """
     _require_variable("keys", keys)
     _require_variable("queries", queries)
-    ok = callable(predicate) and not isinstance(predicate, _Part)
-    if not ok:
+    if not callable(predicate) or isinstance(predicate, _Part):
         raise InputError(
             got=f"predicate = {_shown(predicate)}",
             expected="a function of a key's and a query's value",
@@ -336,7 +347,7 @@ everything = Select(tokens, tokens, lambda key, query: True, "everything")
 def aggregate(
     selector: Selector, values: Variable, default: Value = None, label: str = ""
 ) -> Variable:
-    """The mean of the selected values, or ``default`` where nothing is selected.
+    """Return the mean of the selected values, or ``default`` where nothing is selected.
 
     Values that are no numbers have a mean only if all that are selected are equal.
     """
@@ -352,17 +363,17 @@ def aggregate(
 
 
 def pick(selector: Selector, values: Variable, default: Value = None, label: str = "") -> Variable:
-    """The selected value, or ``default`` where nothing is selected; an error if different values
-    are selected.
+    """Return the selected value, or ``default`` where nothing is selected.
 
-    Of numbers this takes fewer parameters than :func:`aggregate` where the selector is not seen to
-    choose one key.
+    It is an error if different values are selected. For numbers it takes fewer parameters than
+    :func:`aggregate` where the selector is not seen to choose one key.
     """
-    return replace(aggregate(selector, values, default, label), single=True)  # type: ignore[type-var]
+    variable = aggregate(selector, values, default, label)
+    return replace(variable, single=True)  # type: ignore[type-var]
 
 
 def selector_width(selector: Selector, label: str = "") -> Variable:
-    """How many keys each query selects."""
+    """Return the number of keys that each query selects."""
     if not isinstance(selector, Selector):
         raise InputError(
             got=f"selector = {selector}",
@@ -372,18 +383,18 @@ def selector_width(selector: Selector, label: str = "") -> Variable:
     return Width(selector, label)
 
 
-def _require_variable(name: str, given: object) -> None:
-    if not isinstance(given, Variable):
+def _require_variable(name: str, variable: object) -> None:
+    if not isinstance(variable, Variable):
         raise InputError(
-            got=f"{name} = {given}",
+            got=f"{name} = {variable}",
             expected="a variable",
             fix="Build it from tokens and indices.",
         )
 
 
 def _exact(number: Any) -> Fraction:
-    ok = is_number(number) and number - number == 0
-    if not ok:
+    finite = is_number(number) and number - number == 0
+    if not finite:
         raise InputError(
             got=f"{number!r} in a sum",
             expected="a finite number or a variable",
@@ -393,22 +404,19 @@ def _exact(number: Any) -> Fraction:
 
 
 def _linear(*terms: tuple[Any, Any]) -> Variable:
-    """The sum of the terms, each a variable or a number and its factor."""
+    """Return the sum of the terms, each a variable or a number and its factor."""
     sums: dict[Variable, Fraction] = {}
-    for each, factor in terms:
-        if isinstance(each, Variable):
-            sums[each] = sums.get(each, Fraction(0)) + _exact(factor)
+    for operand, factor in terms:
+        if isinstance(operand, Variable):
+            sums[operand] = sums.get(operand, Fraction(0)) + _exact(factor)
     sources = tuple(sums)
     factors = tuple(sums.values())
-    constant = sum(
-        (_exact(each) * factor for each, factor in terms if not isinstance(each, Variable)),
-        Fraction(0),
-    )
+    constants = [(number, factor) for number, factor in terms if not isinstance(number, Variable)]
+    constant = sum((_exact(number) * factor for number, factor in constants), Fraction(0))
     for number in (constant, *factors):
         require_value(number, "a factor or a constant of")
-    start, *multiples = map(
-        simplest, (constant, *factors)
-    )  # integers are added faster than fractions
+    # Integers are added faster than fractions.
+    start, *multiples = map(simplest, (constant, *factors))
 
     def function(*values: Value) -> Value:
         total = start
@@ -416,36 +424,43 @@ def _linear(*terms: tuple[Any, Any]) -> Variable:
             total += (value if isinstance(value, int) else _exact(value)) * factor
         return total
 
-    pieces = [
-        f"{'-' if factor < 0 else '+'} {each if abs(factor) == 1 else f'{abs(factor)} * {each}'}"
-        for each, factor in terms
-    ]
+    pieces = []
+    for operand, factor in terms:
+        sign = "-" if factor < 0 else "+"
+        product = f"{operand}"
+        if abs(factor) != 1:
+            product = f"{abs(factor)} * {operand}"
+        pieces.append(f"{sign} {product}")
     label = " ".join(pieces).removeprefix("+ ")
     return Elementwise(function, sources, label=f"({label})", linear=(factors, constant))
 
 
 def typed(value: Value) -> Any:
-    """What tells a value from all others: True, 1, 1.0 and Fraction(1) are equal in Python, and
-    different values.
+    """Return a key that is equal for equal values of the same type only.
+
+    True, 1, 1.0 and Fraction(1) are equal in Python, but they are different values.
     """
     if isinstance(value, tuple):
         return (type(value), *map(typed, value))
-    return type(value), repr(value) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return (type(value), repr(value))
+    return (type(value), value)
 
 
 def distinct(values: Iterable[Value]) -> list[Value]:
-    """Each value once, see :func:`typed`."""
+    """Return each value once, see :func:`typed`."""
     return list({typed(value): value for value in values}.values())
 
 
 def is_number(value: Value) -> bool:
-    """Whether a value can be added to others."""
+    """Return whether a value can be added to others."""
     return isinstance(value, int | float | Fraction)
 
 
 def simplest(value: Value) -> Value:
-    """A whole fraction as an int, NumPy's numbers as Python's, which do not overflow; other values
-    as they are.
+    """Return a whole fraction as an int, and NumPy's numbers as Python's, which do not overflow.
+
+    Other values are returned as they are.
     """
     if isinstance(value, float):
         return float(value)
@@ -455,8 +470,11 @@ def simplest(value: Value) -> Value:
 
 
 def apply(part: Elementwise, values: Sequence[Value]) -> Value:
-    """The function of ``part``, with errors that name it; among them those for NaN and infinite
-    numbers.
+    """Call the function of ``part``.
+
+    Raises:
+        InputError: The function raised, or its result is no value, such as NaN. The error names
+            the part and the values.
     """
     if not part.takes_none and any(value is None for value in values):
         return None
@@ -465,20 +483,22 @@ def apply(part: Elementwise, values: Sequence[Value]) -> Value:
     except InputError:
         raise
     except Exception as error:
+        problem = f"{type(error).__name__} ({first_line(error)})"
         raise InputError(
-            f"{_given(part, values)}, which raised {type(error).__name__} ({first_line(error)})",
-            "a value for all values that its sources may have",
-            "Return None where there is none.",
+            got=f"{_call(part, values)}, which raised {problem}",
+            expected="a value for all values that its sources may have",
+            fix="Return None where there is none.",
         ) from error
     if isinstance(result, str) or (isinstance(result, int) and result.bit_length() < 1000):
         return result
     result = simplest(result)
     if not _is_value(result):
-        require_value(result, f"{_given(part, values)} =")
+        require_value(result, f"{_call(part, values)} =")
     return result
 
 
-def _given(part: Elementwise, values: Sequence[Value]) -> str:
+def _call(part: Elementwise, values: Sequence[Value]) -> str:
+    """Return a call of a part's function in words."""
     return f"{part} of {', '.join(map(_shown, values))}"
 
 
@@ -493,14 +513,14 @@ def require_value(value: Value, context: str) -> None:
 
 
 def _is_value(value: Value) -> bool:
+    """Return whether :func:`require_value` accepts a value."""
+
     def fits(value: Value) -> bool:
         if isinstance(value, tuple):
             return all(map(fits, value))
-        return (
-            value is None
-            or isinstance(value, str)
-            or (is_number(value) and float(value) - float(value) == 0)
-        )
+        if value is None or isinstance(value, str):
+            return True
+        return is_number(value) and float(value) - float(value) == 0
 
     try:
         return fits(value)
@@ -510,23 +530,19 @@ def _is_value(value: Value) -> bool:
 
 def _shown(value: Value) -> str:
     try:
-        text = repr(value)
-        if len(text) <= _LONGEST_NAME:
-            return text
-        return f"{text[: _LONGEST_NAME - 3]}..."
+        return _shortened(repr(value))
     except Exception:  # an integer of more digits than Python writes
         return f"a value of type {type(value).__name__}"
 
 
 def mean(selected: Sequence[Value], part: Aggregate) -> Value:
-    """The mean of what was selected, exact for whole numbers and fractions."""
+    """Return the mean of the selected values, exact for whole numbers and fractions."""
     if not selected:
         return part.default
     first = typed(selected[0])
     if all(typed(value) == first for value in selected):
         return selected[0]
-    numbers = not part.single and all(map(is_number, selected))
-    if not numbers:
+    if part.single or not all(map(is_number, selected)):
         raise InputError(
             got=f"{part}, which selects {', '.join(map(_shown, selected))}",
             expected="numbers, or a single value",
@@ -537,30 +553,32 @@ def mean(selected: Sequence[Value], part: Aggregate) -> Value:
 
 @contextmanager
 def refuse_endless(program: Variable) -> Iterator[None]:
-    """Refuse programs with more parts on one another than calls of Python can be."""
+    """Refuse programs whose parts are nested deeper than Python's calls can be."""
     try:
         yield
     except RecursionError:
-        got = f"{program}, with hundreds of parts on one another"
-        raise InputError(got, "fewer", "Split the program.") from None
+        raise InputError(
+            got=f"{program}, with hundreds of parts on one another",
+            expected="fewer",
+            fix="Split the program.",
+        ) from None
 
 
 @dataclass
 class Interpreter:
-    """Runs programs on one sequence; each part is computed once."""
+    """The values of programs on one sequence; each part is computed once."""
 
     sequence: Sequence[Value]
     causal: bool = False
 
     def __post_init__(self) -> None:
-        ok = isinstance(self.sequence, Sequence)
-        if not ok:
+        if not isinstance(self.sequence, Sequence):
             raise InputError(
                 got=f"{_shown(self.sequence)} for a sequence",
                 expected="a text or a list of tokens",
                 fix="Pass some tokens.",
             )
-        if len(self.sequence) <= 0:
+        if not self.sequence:
             raise InputError(
                 got="an empty sequence",
                 expected="at least one token",
@@ -569,26 +587,27 @@ class Interpreter:
 
     @remembered
     def values(self, part: Variable) -> list[Value]:
-        """The values of a variable at all positions."""
+        """Return the values of a variable at all positions."""
         if part is tokens:
             return list(self.sequence)
         if part is indices:
             return list(range(len(self.sequence)))
         if isinstance(part, Elementwise):
-            return [
-                apply(part, values) for values in zip(*map(self.values, part.sources), strict=True)
-            ]
+            columns = map(self.values, part.sources)
+            return [apply(part, values) for values in zip(*columns, strict=True)]
         if isinstance(part, Width):
             return list(map(sum, self.selected(part.selector)))
         if not isinstance(part, Aggregate):
             raise InputError(
-                f"{part!r}", "a variable of this language", "Build it from tokens and indices."
+                got=f"{part!r}",
+                expected="a variable of this language",
+                fix="Build it from tokens and indices.",
             )
         column = self.values(part.values)
         return [mean([*compress(column, row)], part) for row in self.selected(part.selector)]
 
     def selected(self, part: Selector) -> list[list[bool]]:
-        """For each query, which keys are selected."""
+        """Return which keys each query selects."""
         return [
             [chosen and (key <= query or not self.causal) for key, chosen in enumerate(row)]
             for query, row in enumerate(self._holds(part))
@@ -596,9 +615,11 @@ class Interpreter:
 
     @remembered
     def _holds(self, part: Selector) -> list[list[bool]]:
+        """Return the pairs of a query and a key for which a selector holds, seen or not."""
         if isinstance(part, Combined):
-            rows = zip(*map(self._holds, part.parts), strict=True)
-            return [[bool(part.function(*each)) for each in zip(*row, strict=True)] for row in rows]
+            tables = map(self._holds, part.parts)
+            rows = zip(*tables, strict=True)
+            return [[bool(part.function(*bits)) for bits in zip(*row, strict=True)] for row in rows]
         assert isinstance(part, Select)
         keys = self.values(part.keys)
         queries = self.values(part.queries)
@@ -606,7 +627,7 @@ class Interpreter:
 
 
 def fulfils(part: Select, key: Value, query: Value) -> bool:
-    """Whether a key's value is selected by a query's value."""
+    """Return whether a key's value is selected by a query's value."""
     if key is None or query is None:
         return False
     try:
@@ -616,5 +637,9 @@ def fulfils(part: Select, key: Value, query: Value) -> bool:
         problem = f"gave {_shown(result)}"
     except Exception as error:
         problem = f"raised {first_line(error)}"
-    got = f"the predicate of {part} of key {_shown(key)} and query {_shown(query)}, which {problem}"
-    raise InputError(got, "True or False", "Make the predicate defined for all values.")
+    call = f"the predicate of {part} of key {_shown(key)} and query {_shown(query)}"
+    raise InputError(
+        got=f"{call}, which {problem}",
+        expected="True or False",
+        fix="Make the predicate defined for all values.",
+    )

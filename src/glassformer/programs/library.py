@@ -1,5 +1,4 @@
-"""Programs to start from: functions that build them, and :data:`PROGRAMS` with a vocabulary and a
-length for each.
+"""A library of programs: functions that build them, and :data:`PROGRAMS`, which are complete.
 
 A Python file can define another one: ``program``, ``vocabulary`` and ``max_len``, and optionally
 ``causal`` and ``about``. It is read by :func:`read_program`::
@@ -46,74 +45,83 @@ length = selector_width(everything, "length")
 
 
 def histogram(values: Variable = tokens) -> Variable:
-    """How often each position's value occurs: ``abac`` gives 2 1 2 1."""
+    """Count how often each position's value occurs: ``abac`` gives 2 1 2 1."""
     return selector_width(select(values, values, operator.eq), "histogram")
 
 
 def count(values: Variable, value: Value) -> Variable:
-    """How often ``value`` occurs, at every position."""
+    """Count how often ``value`` occurs, at every position."""
     chosen = select(values, values, lambda key, _: key == value, f"{values} == {value!r}")
     return selector_width(chosen, f"count of {value}")
 
 
 def share_so_far(condition: Variable) -> Variable:
-    """The share of positions up to each at which a condition holds."""
+    """Return the share of positions, up to each, at which a condition holds."""
     return aggregate(up_to_here, condition, 0, f"share of {condition}")
 
 
 def fetch(values: Variable, index: Variable | int, default: Value = None) -> Variable:
-    """The value at another index; the default where there is none."""
+    """Return the value at another index; the default where there is none."""
     if isinstance(index, int):
         index = elementwise(lambda _, number=index: number, indices, label=f"{index}")
     return aggregate(select(indices, index, operator.eq), values, default, f"{values} at {index}")
 
 
 def shift(values: Variable, offset: int, default: Value = None) -> Variable:
-    """The value ``offset`` positions before: ``abcd`` by 1 gives None a b c."""
+    """Return the value ``offset`` positions before: ``abcd`` by 1 gives None a b c."""
     chosen = select(indices, indices, lambda key, query: key == query - offset, f"{offset} before")
     return aggregate(chosen, values, default, f"{values} {offset} before")
 
 
 def detect(values: Variable, pattern: Sequence[Value]) -> Variable:
-    """Whether ``pattern`` ends at each position; None where there are too few positions before."""
-    if len(pattern) <= 0:
+    """Return whether ``pattern`` ends at each position.
+
+    The result is None where there are too few positions before.
+    """
+    if not pattern:
         raise InputError(
             got="an empty pattern",
             expected="at least one value",
             fix="Pass what to look for.",
         )
-    places = reversed(list(enumerate(reversed(pattern))))
-    found = [shift(values == value, back) if back else values == value for back, value in places]
-    return reduce(operator.and_, found).named(f"ends in {pattern}")
+    last = len(pattern) - 1
+    matches = []
+    for place, value in enumerate(pattern):
+        match = values == value
+        if place < last:
+            match = shift(match, last - place)
+        matches.append(match)
+    return reduce(operator.and_, matches).named(f"ends in {pattern}")
 
 
 def reverse(values: Variable = tokens) -> Variable:
-    """The values from the last to the first."""
+    """Return the values from the last to the first."""
     mirrored = (length - indices - 1).named("index from the end")
     return fetch(values, mirrored).named(f"{values} reversed")
 
 
 def pair_balance(opening: Value, closing: Value) -> Variable:
-    """The share of opening tokens up to each position, minus that of closing ones."""
+    """Return the share of opening tokens up to each position, minus the share of closing ones."""
     return share_so_far(tokens == opening) - share_so_far(tokens == closing)
 
 
 def shuffle_dyck(pairs: Sequence[str]) -> Variable:
-    """Whether brackets of each pair are balanced, whatever lies between them: ``([)]`` is; at every
-    position.
+    """Return at every position whether the brackets of each pair are balanced.
+
+    Pairs need not be nested: ``([)]`` is balanced.
     """
     balances = [pair_balance(*pair).named(f"balance of {pair}") for pair in pairs]
-    negative = reduce(operator.or_, [balance < 0 for balance in balances]).named(
-        "some balance below 0"
-    )
-    closed = reduce(operator.and_, [balance == 0 for balance in balances]).named("all balances 0")
+    negative = reduce(operator.or_, [balance < 0 for balance in balances])
+    negative = negative.named("some balance below 0")
+    closed = reduce(operator.and_, [balance == 0 for balance in balances])
+    closed = closed.named("all balances 0")
     last = fetch(closed, length - 1).named("balanced at the end")
     below = aggregate(everything, negative, 0, label="share of balances below 0")
     return (last & ~below).named("balanced")
 
 
 def dyck(pairs: Sequence[str]) -> Variable:
-    """Whether the brackets up to each position are balanced and nested; of a causal program.
+    """Return whether the brackets up to each position are balanced and nested; causal.
 
     A closing bracket has to match the latest opening one at its depth. Openings at one depth are
     counted, so that the latest is the one whose number is the count.
@@ -121,19 +129,20 @@ def dyck(pairs: Sequence[str]) -> Variable:
     opens = [pair[0] for pair in pairs]
     closes = [pair[1] for pair in pairs]
     opening = elementwise(lambda token: token in opens, tokens, label="opening")
-    opened_so_far = selector_width(
-        select(tokens, tokens, lambda key, _: key in opens, "openings"), "openings so far"
-    )
-    closed_so_far = selector_width(
-        select(tokens, tokens, lambda key, _: key in closes, "closings"), "closings so far"
-    )
+    openings = select(tokens, tokens, lambda key, _: key in opens, "openings")
+    closings = select(tokens, tokens, lambda key, _: key in closes, "closings")
+    opened_so_far = selector_width(openings, "openings so far")
+    closed_so_far = selector_width(closings, "closings so far")
     depth = (opened_so_far - closed_so_far).named("depth")
-    kind = elementwise(
-        lambda token: (opens if token in opens else closes).index(token), tokens, label="kind"
-    )
-    level = elementwise(
-        lambda d, o: d if o else d + 1, depth, opening, label="level"
-    )  # of the pair
+
+    def kind_of(token: Value) -> int:
+        if token in opens:
+            return opens.index(token)
+        return closes.index(token)
+
+    kind = elementwise(kind_of, tokens, label="kind")
+    # The depth of a pair's inside.
+    level = elementwise(lambda d, o: d if o else d + 1, depth, opening, label="level")
     opened = elementwise(lambda d, o: d if o else None, level, opening, label="opened level")
     partner = latest(kind, opened, level, default=-1).named("partner")
     wrong = elementwise(lambda d, k, p: d < 0 or k != p, depth, kind, partner, label="wrong")
@@ -144,13 +153,13 @@ def dyck(pairs: Sequence[str]) -> Variable:
 
 
 def sort_unique(values: Variable, keys: Variable) -> Variable:
-    """The values in the order of their keys, which are all different."""
+    """Return the values in the order of their keys, which are all different."""
     place = selector_width(select(keys, keys, operator.lt), "place")
     return aggregate(select(place, indices, operator.eq), values, label=f"{values} sorted")
 
 
 def sort(values: Variable = tokens, keys: Variable = tokens) -> Variable:
-    """The values in the order of their keys; equal keys keep their order."""
+    """Return the values in the order of their keys; equal keys keep their order."""
     earlier = select(keys, keys, operator.eq) & select(indices, indices, operator.lt)
     smaller = selector_width(select(keys, keys, operator.lt), "smaller keys")
     place = (smaller + selector_width(earlier, "equal keys before")).named("place")
@@ -158,28 +167,27 @@ def sort(values: Variable = tokens, keys: Variable = tokens) -> Variable:
 
 
 def sort_by_frequency() -> Variable:
-    """The tokens by how often they occur, most frequent first."""
+    """Return the tokens by how often they occur, most frequent first."""
     return sort(tokens, -histogram())
 
 
 def count_less_frequent(most: int) -> Variable:
-    """How many tokens occur at most ``most`` times, at every position."""
+    """Count the tokens that occur at most ``most`` times, at every position."""
     return selector_width(select(histogram(), tokens, lambda key, _: key <= most))
 
 
 def mode() -> Variable:
-    """The most frequent token, the first of several, at every position."""
+    """Return the most frequent token, the first of several, at every position."""
     return fetch(sort_by_frequency(), 0).named("mode")
 
 
 def parity(one: Value) -> Variable:
-    """Whether ``one`` occurs an odd number of times, at every position."""
+    """Return at every position whether ``one`` occurs an odd number of times."""
     return elementwise(lambda number: number % 2, count(tokens, one), label="parity")
 
 
 def latest(values: Variable, keys: Variable, queries: Variable, default: Value = None) -> Variable:
-    """The value at the latest position, up to each, whose key equals the position's query; of a
-    causal program.
+    """Return the value at the latest position whose key equals a position's query; causal.
 
     Keys of each kind are counted, so that the latest is the one whose number is the count.
     """
@@ -190,8 +198,7 @@ def latest(values: Variable, keys: Variable, queries: Variable, default: Value =
 
 
 def follower(order: int = 1) -> Variable:
-    """What followed the latest earlier occurrence of the last ``order`` tokens; of a causal
-    program.
+    """Return the token after the latest earlier occurrence of the last ``order`` tokens; causal.
 
     With order 1 this is induction, otherwise lookup of an n-gram, n being ``order + 1``.
     """
@@ -199,13 +206,13 @@ def follower(order: int = 1) -> Variable:
     last = [tokens, *(shift(tokens, back) for back in range(1, order + 1))]
     if order == 1:
         return latest(tokens, last[1], tokens).named("follower")
-    before = elementwise(lambda *each: each, *last[1:], label=f"{order} tokens before")
-    here = elementwise(lambda *each: each, *last[:-1], label=f"last {order} tokens")
+    before = elementwise(lambda *values: values, *last[1:], label=f"{order} tokens before")
+    here = elementwise(lambda *values: values, *last[:-1], label=f"last {order} tokens")
     return latest(tokens, before, here).named("follower")
 
 
 def lookup(keys: Sequence[Value]) -> Variable:
-    """The value of each key by the facts before it; of a causal program.
+    """Return the value of each key by the facts before it; causal.
 
     A fact is a key followed by a value; all tokens but keys are values. The latest fact of a key
     counts.
@@ -222,8 +229,7 @@ def lookup(keys: Sequence[Value]) -> Variable:
 
 
 def copy(separator: Value) -> Variable:
-    """The tokens before the first separator, one at each position from there on; of a causal
-    program.
+    """Return the tokens before the first separator, one at each position after it; causal.
 
     Greedy continuation of ``abc|`` writes ``abc|``.
     """
@@ -238,13 +244,13 @@ def copy(separator: Value) -> Variable:
 
 
 def addition(base: int = 10) -> Variable:
-    """The digits of a sum, lowest first, from ``=`` on; of a causal program.
+    """Return the digits of a sum, lowest first, from ``=`` on; causal.
 
     The text has two numbers of any lengths, their lowest digits first: ``91+3=`` is continued by
     ``22`` and zeros.
 
-    1. The signs up to a token tell its number; its place is how many tokens of that number are up
-    to it.
+    1. The count of signs up to a token is the index of its number. The token's place is the count
+       of this number's tokens up to it.
     2. After ``=``, the digits of both numbers at the same place are fetched and added.
     3. The carry comes from the latest place at which they do not add up to ``base - 1``.
     """
@@ -254,42 +260,38 @@ def addition(base: int = 10) -> Variable:
             expected="from 2 to 10",
             fix="Digits are 0 to 9.",
         )
-    signs = selector_width(
-        select(tokens, tokens, lambda key, _: key in "+=", "signs"), "signs so far"
-    )
+    is_sign = select(tokens, tokens, lambda key, _: key in "+=", "signs")
+    signs = selector_width(is_sign, "signs so far")
     place = selector_width(select(signs, signs, operator.eq), "place")
     digit = elementwise(lambda token: 0 if token in "+=" else int(token), tokens, label="digit")
-    wanted = elementwise(lambda n, p: p if n == 2 else None, signs, place, label="place in the sum")
+    in_sum = elementwise(lambda n, p: p if n == 2 else None, signs, place, label="place in the sum")
     first = elementwise(
         lambda n, p: p if n == 0 else None, signs, place, label="place in the first number"
     )
     second = elementwise(
         lambda n, p: p - 1 if n == 1 else None, signs, place, label="place in the second number"
     )
-    a, b = (
-        pick(select(each, wanted, operator.eq), digit, 0, f"digit at its {each}")
-        for each in (first, second)
-    )
-    pair = elementwise(lambda _, x, y: x + y, wanted, a, b, label="sum of two digits")
+    a = pick(select(first, in_sum, operator.eq), digit, 0, f"digit at its {first}")
+    b = pick(select(second, in_sum, operator.eq), digit, 0, f"digit at its {second}")
+    pair = elementwise(lambda _, x, y: x + y, in_sum, a, b, label="sum of two digits")
     decides = elementwise(
         lambda two: None if two == base - 1 else 1, pair, label="decides the carry"
     )
-    one = elementwise(lambda _: 1, wanted, label="in the sum")
-    carry = latest(elementwise(lambda two: int(two >= base), pair), decides, one, default=0).named(
-        "carry"
-    )
+    always = elementwise(lambda _: 1, in_sum, label="in the sum")
+    carries = elementwise(lambda two: int(two >= base), pair)
+    carry = latest(carries, decides, always, default=0).named("carry")
+    carry_before = shift(carry, 1, default=0)
     return elementwise(
-        lambda two, c: (two + c) % base, pair, shift(carry, 1, default=0), label="digit of the sum"
+        lambda two, c: (two + c) % base, pair, carry_before, label="digit of the sum"
     )
 
 
 def recurrence(modulus: int) -> Variable:
-    """The next term of ``x(n) = a x(n-2) + b x(n-1)`` modulo a prime, a and b being unknown; of a
-    causal program.
+    """Return the next term of ``x(n) = a x(n-2) + b x(n-1)`` modulo a prime; causal.
 
-    The first four terms give two equations. Each solution of both predicts all later terms: the
-    states ``(x(n-1), x(n))`` stay in the span of the first two. None before the fourth term, or
-    where there is no solution.
+    The factors a and b are unknown. The first four terms give two equations. Each solution of both
+    predicts all later terms: the states ``(x(n-1), x(n))`` stay in the span of the first two. The
+    result is None before the fourth term, or where there is no solution.
     """
 
     def solve(x0: int, x1: int, x2: int, x3: int) -> tuple[int, int] | None:
@@ -298,11 +300,11 @@ def recurrence(modulus: int) -> Variable:
                 return a, b
         return None
 
-    found = elementwise(solve, *(fetch(tokens, n) for n in range(4)), label="a, b")
+    coefficients = elementwise(solve, *(fetch(tokens, n) for n in range(4)), label="a, b")
     older = elementwise(
-        lambda ab, x: ab[0] * x % modulus, found, shift(tokens, 1), label="a x(n-1)"
+        lambda ab, x: ab[0] * x % modulus, coefficients, shift(tokens, 1), label="a x(n-1)"
     )
-    newer = elementwise(lambda ab, x: ab[1] * x % modulus, found, tokens, label="b x(n)")
+    newer = elementwise(lambda ab, x: ab[1] * x % modulus, coefficients, tokens, label="b x(n)")
     return elementwise(lambda u, v: (u + v) % modulus, older, newer, label="next term")
 
 
@@ -311,7 +313,7 @@ MACHINE = ("halt", "load", "store", "add", "sub", "jump", "jump if zero")
 
 
 def machine(size: int) -> Variable:
-    """One step of a computer, from its memory to its memory: apply it again for the next step.
+    """Run one step of a computer, from memory to memory: apply it again for the next step.
 
     Memory is up to ``size`` numbers below ``size``. Cell 0 is the counter, the address of an
     instruction; cell 1 is the accumulator. An instruction is its number (see :data:`MACHINE`) and,
@@ -330,10 +332,9 @@ def machine(size: int) -> Variable:
     )
 
     def way(code: str, number: int) -> str:
-        jumps = code == "jump" or (code == "jump if zero" and number == 0)
         if code == "halt":
             return "stays"
-        if jumps:
+        if code == "jump" or (code == "jump if zero" and number == 0):
             return "jumps"
         return "goes on"
 
@@ -342,37 +343,43 @@ def machine(size: int) -> Variable:
         lambda w, c: {"stays": c, "jumps": 0}.get(w, (c + 2) % size), goes, counter, label="ahead"
     )
     jump = elementwise(lambda w, x: x if w == "jumps" else 0, goes, operand, label="jump")
-    kept = elementwise(
+    unchanged = elementwise(
         lambda c, number: 0 if c == "load" else number, code, accumulator, label="kept"
     )
     signs = {"load": 1, "add": 1, "sub": -1}
     added = elementwise(lambda c, number: signs.get(c, 0) * number, code, content, label="added")
-    result = elementwise(lambda number: number % size, kept + added, label="next accumulator")
+    result = elementwise(lambda number: number % size, unchanged + added, label="next accumulator")
     target = elementwise(lambda c, x: x if c == "store" else -1, code, operand, label="stored at")
-    source = elementwise(
-        lambda i, t: "stored" if i == t else i if i < 2 else "kept", indices, target, label="source"
-    )
+
+    def source_of(index: int, target: int) -> int | str:
+        if index == target:
+            return "stored"
+        if index < 2:
+            return index
+        return "kept"
+
+    source = elementwise(source_of, indices, target, label="source")
     parts = {
         0: (ahead + jump).named("next counter"),
         1: result,
         "stored": accumulator,
         "kept": tokens,
     }
-    chosen = [
-        elementwise(
+    terms = []
+    for name, part in parts.items():
+        term = elementwise(
             lambda s, value, name=name: value if s == name else 0,
             source,
             part,
             label=f"{part} if {name}",
         )
-        for name, part in parts.items()
-    ]
-    return reduce(operator.add, chosen).named("memory")
+        terms.append(term)
+    return reduce(operator.add, terms).named("memory")
 
 
 @dataclass(frozen=True)
 class Example:
-    """A program with the sequences that it is for."""
+    """A program with the vocabulary and length of its sequences."""
 
     program: Variable
     vocabulary: tuple[Value, ...]
@@ -443,31 +450,30 @@ PROGRAMS: dict[str, Example] = {
 
 
 def read_program(name: Path | str, run_python: bool = False) -> Example:
-    """A program of the library by its name, or the one that a Python file defines.
+    """Read a program of the library by its name, or the program that a Python file defines.
 
     Args:
         name: A name of :data:`~glassformer.programs.library.PROGRAMS`, or the path of a .py file.
-        run_python: Whether a file may be run, with all permissions of the current user.
+        run_python: True if a file may be run, with all permissions of the current user.
     """
     if str(name) in PROGRAMS:
         return PROGRAMS[str(name)]
     path = local_path(name)
-    got = f"the program {shown(path)}"
     if path.suffix.lower() != ".py":
         raise InputError(
-            got=got,
+            got=f"the program {shown(path)}",
             expected="a .py file or a known name",
             fix=known_name(str(name), tuple(PROGRAMS)),
         )
     require_permission(path, run_python)
-    made = run_python_file(path, ("program", "vocabulary", "max_len"))
+    definitions = run_python_file(path, ("program", "vocabulary", "max_len"))
     with in_file(path):
-        program = made["program"]
-        causal = made.get("causal", False)
-        got = f"program = {short(repr(program))}"
+        program = definitions["program"]
+        causal = definitions.get("causal", False)
+        about = str(definitions.get("about", ""))
         if not isinstance(program, Variable):
             raise InputError(
-                got=got,
+                got=f"program = {short(repr(program))}",
                 expected="a variable",
                 fix="Build it from tokens and indices.",
             )
@@ -477,42 +483,46 @@ def read_program(name: Path | str, run_python: bool = False) -> Example:
                 expected="True or False",
                 fix="Change it.",
             )
-        domains = Domains(made["vocabulary"], made["max_len"], causal)
+        domains = Domains(definitions["vocabulary"], definitions["max_len"], causal)
         return Example(
-            program, tuple(domains.vocabulary), domains.max_len, str(made.get("about", "")), causal
+            program,
+            tuple(domains.vocabulary),
+            domains.max_len,
+            about,
+            causal,
         )
 
 
 def tokens_in(text: str, vocabulary: Sequence[Value]) -> list[Value]:
-    """The tokens in a text: its characters, if each token is one, otherwise its words.
+    """Split a text into tokens: its characters, if each token is one, otherwise its words.
 
     Spaces between characters are skipped where a space is no token.
     """
     names = {str(token): token for token in vocabulary}
-    alike = len(names) == len(vocabulary)
-    if not alike:
+    if len(names) != len(vocabulary):
         raise InputError(
             got=f"the vocabulary {list(vocabulary)}",
             expected="tokens that are written differently",
             fix="Rename some.",
         )
-    letters = all(len(name) == 1 for name in names)
-    if letters:
-        pieces = [each for each in text if each in names or not each.isspace()]
+    if all(len(name) == 1 for name in names):
+        kind = "characters"
+        pieces = [character for character in text if character in names or not character.isspace()]
     else:
+        kind = "words between spaces"
         pieces = text.split()
-    unknown = [piece for piece in pieces if piece not in names]
-    expected = f"{'characters' if letters else 'words between spaces'} among {' '.join(names)}"
-    if len(pieces) <= 0:
+    expected = f"{kind} among {' '.join(names)}"
+    if not pieces:
         raise InputError(
             got="no tokens",
             expected=expected,
             fix="Type some.",
         )
-    if unknown:
-        raise InputError(
-            got=f"the token {short(unknown[0]) if unknown else ''}",
-            expected=expected,
-            fix="Use these.",
-        )
+    for piece in pieces:
+        if piece not in names:
+            raise InputError(
+                got=f"the token {short(piece)}",
+                expected=expected,
+                fix="Use these.",
+            )
     return [names[piece] for piece in pieces]

@@ -1,4 +1,4 @@
-"""A compiled program: a transformer with chosen weights, and what each part of it is for."""
+"""Compiled programs: transformers with chosen weights, and the purpose of each of their parts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,38 +21,38 @@ from glassformer.programs.language import Value, Variable, is_number, typed
 
 @dataclass(frozen=True)
 class Coordinate:
-    """What a coordinate of the residual stream holds."""
+    """The variable that a coordinate of the residual stream holds for some time."""
 
     index: int
     name: str
     variable: int
-    """Equal for the coordinates of one variable."""
+    """A number that is equal for the coordinates of one variable."""
     born: int
-    """The time from which: 0 the embedding, 2 l + 1 the attention of layer l, 2 l + 2 its
-    feed-forward network.
+    """The time from which it holds the variable.
+
+    Times: 0 is the embedding, 2 l + 1 the attention of layer l, 2 l + 2 its feed-forward network.
     """
     read: int
     """The time of its last reader."""
     values: tuple[tuple[Value, float], ...] | None
-    """Each value of its variable with what it is for it; None for the value itself."""
+    """Each value of the variable with the coordinate for it; None for the value itself."""
 
 
 class CompiledProgram(nn.Module):
-    """The transformer of a program: embeddings of tokens and positions, blocks without norms, one
-    number per position.
+    """The transformer of a program, which gives one number per position.
 
-    A block is :class:`~glassformer.layers.blocks.Block` with attention, ReLU network and residual
-    stream. Made by
-    :func:`~glassformer.programs.compiler.compile_program`.
+    It has embeddings of tokens and positions, and blocks without norms. A block is
+    :class:`~glassformer.layers.blocks.Block` with attention, ReLU network and residual stream.
+    Build one with :func:`~glassformer.programs.compiler.compile_program`.
 
     Attributes:
         program: The program; None for a model read from a file.
         domains: Its vocabulary, greatest length and direction.
-        coordinates: What each coordinate of the residual stream holds, and when.
-        heads: For each layer, what each head selects.
+        coordinates: The variable in each coordinate of the residual stream, and its times.
+        heads: The selector of each head, for each layer.
         codes: The number that stands for each value, ascending; None if the output is the value.
-        claims: What the compiler believes, for :func:`~glassformer.programs.checker.check`; None
-            for a model read from a file.
+        claims: The compiler's claims, for :func:`~glassformer.programs.checker.check`; None for a
+            model read from a file.
 
     Shape: tokens ``[batch, position]``, indices into the vocabulary, to numbers ``[batch,
     position]``.
@@ -81,24 +81,27 @@ class CompiledProgram(nn.Module):
         tokens: Int[Tensor, "batch position"],
         key_padding: Bool[Tensor, "batch position"] | None = None,
     ) -> Float[Tensor, "batch position"]:
-        """The number that stands for each position's value. ``key_padding`` is True where a token
-        is real.
+        """Return the number that stands for each position's value.
+
+        Args:
+            key_padding: True where a token is real.
         """
-        x = self.embedding(tokens) + self.positions(
-            torch.arange(tokens.shape[1], device=tokens.device)
-        )
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.embedding(tokens) + self.positions(positions)
         x = run_stack(self.layers, None, x, key_padding=key_padding)
         return self.output(x)[..., 0]
 
     @torch.inference_mode()
     def run(self, sequence: Sequence[Value]) -> list[Value]:
-        """The value at each position: the nearest of those that the program can have, or the number
-        itself.
+        """Return the value at each position.
+
+        It is the nearest of the values that the program can have, or the number itself.
         """
-        return self.decode(self(self.encode(sequence))[0].double().tolist())
+        outputs = self(self.encode(sequence))
+        return self.decode(outputs[0].double().tolist())
 
     def encode(self, sequence: Sequence[Value]) -> Int[Tensor, "one position"]:
-        """The tokens of a sequence; raises as :meth:`run`."""
+        """Return the tokens of a sequence; refuse an empty, long or unknown one."""
         most = self.domains.max_len
         vocabulary = self.domains.vocabulary
         if not isinstance(sequence, Sequence):
@@ -124,10 +127,9 @@ class CompiledProgram(nn.Module):
         return torch.tensor([[places[typed(token)] for token in sequence]])
 
     def decode(self, numbers: Sequence[float]) -> list[Value]:
-        """The value that each number of :meth:`forward` stands for."""
+        """Return the value that each number of :meth:`forward` stands for."""
         self.require_codes()
-        fits = bool(np.isfinite(numbers).all())
-        if not fits:
+        if not np.isfinite(numbers).all():
             raise InputError(
                 got="outputs that are not finite",
                 expected="finite numbers",
@@ -138,7 +140,7 @@ class CompiledProgram(nn.Module):
         return [self.codes[place][1] for place in self.nearest(np.array(numbers)).tolist()]
 
     def nearest(self, numbers: Float[np.ndarray, "*shape"]) -> Int[np.ndarray, "*shape"]:
-        """The place in ``codes`` of the nearest number to each."""
+        """Return the place in ``codes`` of the nearest number to each."""
         known = np.array([number for number, _ in self.codes or ()])
         order = np.argsort(known, kind="stable")
         ends = known[order][:-1] + np.diff(known[order]) / 2
@@ -150,89 +152,84 @@ class CompiledProgram(nn.Module):
         column: Int[np.ndarray, "*shape"],
         values: Sequence[Value],
     ) -> Bool[np.ndarray, "*shape"]:
-        """Whether outputs are read as other values than these."""
+        """Return where outputs are read as other values than these."""
         places = {typed(value): place for place, (_, value) in enumerate(self.codes or ())}
-        kinds = np.array(
-            [places[typed(value)] for _, value in self.codes or ()]
-        )  # two codes may be of one value
-        wanted = np.array([places.get(typed(value), -1) for value in values])[column]
-        return (kinds[self.nearest(outputs)] != wanted) | ~np.isfinite(outputs)
+        # Two codes may stand for one value.
+        kinds = np.array([places[typed(value)] for _, value in self.codes or ()])
+        targets = np.array([places.get(typed(value), -1) for value in values])[column]
+        return (kinds[self.nearest(outputs)] != targets) | ~np.isfinite(outputs)
 
     def batch(
         self,
         sequences: Int[np.ndarray, "sequence position"],
         given: Mapping[Variable, Column] | None = None,
     ) -> Batch:
-        """The program's variables on sequences of one length; see :class:`~.enumeration.Batch`."""
+        """Run the program on sequences of one length; see :class:`~.enumeration.Batch`."""
         return Batch(sequences, self.domains.vocabulary, self.domains.causal, given)
 
     def wanted(self, batch: Batch) -> Float[np.ndarray, "sequence position"]:
-        """The number that stands for the program's value; NaN where it has none."""
+        """Return the number that stands for the program's value; NaN where it has none."""
         places, values = batch.column(self.require_program())
-        codes = {typed(value): float(value) for value in values if is_number(value)}
-        if self.codes is not None:
+        if self.codes is None:
+            codes = {typed(value): float(value) for value in values if is_number(value)}
+        else:
             codes = {typed(value): number for number, value in self.codes}
         numbers = np.array([codes.get(typed(value), np.nan) for value in values])
         return np.where(batch.defined[:, None], numbers[places], np.nan)
 
     @property
     def allowed_error(self) -> float | None:
-        """Half the least difference of two values' numbers; None where the output is the number
-        itself.
-        """
+        """Half the least difference of two values' numbers; None without codes."""
         if self.codes is None:
             return None
-        return float(np.diff(np.sort([number for number, _ in self.codes])).min(initial=np.inf) / 2)
+        numbers = np.sort([number for number, _ in self.codes])
+        return float(np.diff(numbers).min(initial=np.inf) / 2)
 
     def require_program(self) -> Variable:
-        """The program; :class:`InputError` where there is none."""
-        if not isinstance(self.program, Variable):
-            if self.program is None:
-                got = "a model without its program"
-            else:
-                got = f"program = {self.program!r}"
-            raise InputError(
-                got,
-                "a program to compare it with",
-                "Assign model.program, which a file does not hold.",
-            )
-        return self.program
+        """Return the program; raise :class:`InputError` where there is none."""
+        if isinstance(self.program, Variable):
+            return self.program
+        description = f"program = {self.program!r}"
+        if self.program is None:
+            description = "a model without its program"
+        raise InputError(
+            got=description,
+            expected="a program to compare it with",
+            fix="Assign model.program, which a file does not hold.",
+        )
 
     def require_codes(self) -> None:
-        """Raise :class:`InputError` unless ``codes`` is None or pairs of a finite number and a
-        value.
-        """
-        expected = "pairs of a finite number and a value, or None"
-        fix = "Compile the program again."
+        """Refuse ``codes`` that are neither None nor pairs of a finite number and a value."""
+        if self.codes is None:
+            return
         try:
-            ok = self.codes is None or (
-                len(self.codes) > 0 and all(math.isfinite(code) for code, _ in self.codes)
-            )
+            finite = len(self.codes) > 0 and all(math.isfinite(code) for code, _ in self.codes)
         except (TypeError, ValueError, OverflowError):
-            ok = False
-        if not ok:
+            finite = False
+        if not finite:
             raise InputError(
                 got="codes of another kind, or not finite",
-                expected=expected,
-                fix=fix,
+                expected="pairs of a finite number and a value, or None",
+                fix="Compile the program again.",
             )
 
     @property
     def blocks(self) -> list[Block]:
-        """Its layers."""
+        """The layers."""
         return list(self.layers)  # type: ignore[arg-type]
 
     @property
     def num_parameters(self) -> int:
-        """All numbers in its weights."""
-        return sum(each.numel() for each in self.parameters())
+        """The number of all weights."""
+        return sum(parameter.numel() for parameter in self.parameters())
 
 
 def make_block(
     width: int, num_heads: int, head_dim: int, units: int, *, causal: bool, sinks: bool
 ) -> Block:
-    """A block of a compiled program, with random weights: no norms, a ReLU network if there are
-    ``units``.
+    """Return a block of a compiled program, with random weights.
+
+    It has no norms, and a ReLU network if there are ``units``.
     """
     attention = GroupedQueryAttention(
         width, num_heads, head_dim, causal=causal, bias=True, sinks=sinks

@@ -1,19 +1,18 @@
-r"""The outputs of a transformer for listed sequences, and how far another way of computing them may
-be from these.
+r"""The outputs of a transformer for listed sequences, with bounds on their rounding.
 
-Every number is kept with a radius. In another order of sums, alone or in a batch, in the dtype of
-the weights or exactly, it is no further than that from the number here, which is computed in
-float64. Both kinds of rounding are in
-the radius: ``gamma(N, u)`` of the sum of absolute terms with the unit roundoff u of the weights,
-and with that of float64 (:mod:`glassformer.handcraft.rounding`). Numbers whose terms could overflow
-have an infinite radius.
+Every number is computed in float64 and has a radius. In another order of sums, alone or in a batch,
+in the dtype of the weights or exactly, it is no further than the radius from the number here. Both
+kinds of rounding are in the radius: ``gamma(N, u)`` of the sum of absolute terms with the unit
+roundoff u of the weights, and with that of float64 (:mod:`glassformer.handcraft.rounding`). Numbers
+whose terms could overflow have an infinite radius.
 
 A ReLU moves errors on. Two units that make a step, ``relu(z + b) - relu(z + c)``, are read
 together: the step is monotone in z, so its ends bound it, and on its flat parts an error of z adds
 nothing. Two units that are the negative of each other are linear, ``relu(z) - relu(-z) = z``, and
-what they erase from the stream leaves no error.
+a number that they erase from the stream leaves no error.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,43 +26,51 @@ from glassformer.programs.checker import Affine, LayerWeights, Network
 Array = Float[np.ndarray, "..."]
 
 _NUMBERS_AT_ONCE = 1 << 19
-_OWN = 1 + 2.0**-30
-"""More than the rounding of sums of radii."""
+_RADIUS_MARGIN = 1 + 2.0**-30
+"""A factor that is larger than the rounding of sums of radii."""
 
 
 class Ball(NamedTuple):
-    """Numbers, and how far those of another path, and the exact ones, may be from them."""
+    """Numbers, and the largest distance to the exact ones and to those of another path."""
 
     middle: Array
     radius: Array
 
     @property
     def size(self) -> Array:
-        """The largest absolute values."""
+        """Return the largest absolute values."""
         return np.abs(self.middle) + self.radius
 
     def at(self, columns: slice) -> "Ball":
-        """Some of the numbers of each position."""
+        """Return some of the numbers of each position."""
         return Ball(self.middle[..., columns], self.radius[..., columns])
 
 
 def outputs_within(
-    network: Network, sequences: Int[np.ndarray, "sequence position"], causal: bool
+    network: Network,
+    sequences: Int[np.ndarray, "sequence position"],
+    causal: bool,
 ) -> Ball:
-    """The outputs ``[sequence, position]`` of every sequence, with their radii."""
+    """Return the outputs ``[sequence, position]`` of every sequence, with their radii."""
     length = sequences.shape[1]
-    in_heads = max((length * len(layer.value.bias) for layer in network.layers), default=0)
-    in_units = max(
-        (len(layer.up.bias) for layer in network.layers if layer.up is not None), default=0
-    )
-    step = max(1, _NUMBERS_AT_ONCE // (length * (in_heads + in_units + network.embedding.shape[1])))
+    in_heads = 0
+    in_units = 0
+    for layer in network.layers:
+        in_heads = max(in_heads, length * len(layer.value.bias))
+        if layer.up is not None:
+            in_units = max(in_units, len(layer.up.bias))
+    numbers_per_token = in_heads + in_units + network.embedding.shape[1]
+    step = max(1, _NUMBERS_AT_ONCE // (length * numbers_per_token))
     units = [_units(layer) for layer in network.layers]
     with np.errstate(all="ignore"):
         parts = [
-            _outputs(network, units, sequences[at : at + step], causal)
-            for at in range(0, len(sequences), step)
+            _outputs(network, units, sequences[start : start + step], causal)
+            for start in range(0, len(sequences), step)
         ]
-    return Ball(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    return Ball(
+        middle=np.concatenate([part.middle for part in parts]),
+        radius=np.concatenate([part.radius for part in parts]),
+    )
 
 
 def _outputs(
@@ -72,32 +79,33 @@ def _outputs(
     sequences: Int[np.ndarray, "sequence position"],
     causal: bool,
 ) -> Ball:
+    """Return the outputs of sequences that fit into memory at once."""
     length = sequences.shape[1]
-    tokens = network.embedding[sequences]
-    places = network.positions[:length]
-    x = _sum(
-        network,
-        Ball(tokens, np.zeros_like(tokens)),
-        Ball(np.broadcast_to(places, tokens.shape), np.zeros_like(tokens)),
-    )
+    token_rows = network.embedding[sequences]
+    position_rows = np.broadcast_to(network.positions[:length], token_rows.shape)
+    zeros = np.zeros_like(token_rows)
+    x = _sum(network, Ball(token_rows, zeros), Ball(position_rows, zeros))
     if causal:
         seen = np.tri(length, dtype=bool)
     else:
         seen = np.ones((length, length), dtype=bool)
-    for layer, of_layer in zip(network.layers, units, strict=True):
-        x = _sum(network, x, _linear(network, _attention(network, x, layer, seen), layer.output))
-        x = _functions(network, x, layer, of_layer)
-    found = _linear(network, x, network.output)
-    return Ball(found.middle[..., 0], found.radius[..., 0])
+    for layer, units_of_layer in zip(network.layers, units, strict=True):
+        heads = _attention(network, x, layer, seen)
+        x = _sum(network, x, _linear(network, heads, layer.output))
+        x = _functions(network, x, layer, units_of_layer)
+    output = _linear(network, x, network.output)
+    return Ball(output.middle[..., 0], output.radius[..., 0])
 
 
 def _relative(network: Network, roundings: Array | Int[np.ndarray, "..."]) -> Array:
-    """Rounding relative to the sum of absolute terms, of another path and of this one."""
-    return np.asarray(gammas(roundings, network.roundoff) + gammas(roundings, FLOAT64_ROUNDOFF))
+    """Return rounding relative to the sum of absolute terms, of another path and of this one."""
+    of_network = gammas(roundings, network.roundoff)
+    of_float64 = gammas(roundings, FLOAT64_ROUNDOFF)
+    return np.asarray(of_network + of_float64)
 
 
 def _rounded(network: Network, sizes: Array, map: Affine) -> Array:
-    """The rounding of a linear map of numbers of these sizes."""
+    """Return the rounding of a linear map of numbers of these sizes."""
     weight = np.abs(map.weight)
     bias = np.abs(map.bias)
     tiny = network.smallest
@@ -113,36 +121,54 @@ def _rounded(network: Network, sizes: Array, map: Affine) -> Array:
 
 
 def _linear(network: Network, x: Ball, map: Affine) -> Ball:
+    """Return a linear map of ``x``."""
+    middle = x.middle @ map.weight.T + map.bias
     radius = x.radius @ np.abs(map.weight).T + _rounded(network, x.size, map)
-    return Ball(x.middle @ map.weight.T + map.bias, radius * _OWN)
+    return Ball(middle, radius * _RADIUS_MARGIN)
 
 
 def _sum(network: Network, x: Ball, y: Ball) -> Ball:
-    """A sum; adding 0 rounds nothing."""
-    sizes = x.size
-    others = y.size
-    rounding = _relative(network, np.array(1)) * (sizes + others) + network.smallest
-    radius = x.radius + y.radius + np.where((sizes > 0) & (others > 0), rounding, 0.0)
-    return Ball(x.middle + y.middle, radius * _OWN)
+    """Return a sum; adding 0 rounds nothing."""
+    x_size = x.size
+    y_size = y.size
+    rounding = _relative(network, np.array(1)) * (x_size + y_size) + network.smallest
+    rounded = (x_size > 0) & (y_size > 0)
+    radius = x.radius + y.radius + np.where(rounded, rounding, 0.0)
+    return Ball(x.middle + y.middle, radius * _RADIUS_MARGIN)
 
 
 def _attention(
-    network: Network, x: Ball, layer: LayerWeights, seen: Bool[np.ndarray, "query key"]
+    network: Network,
+    x: Ball,
+    layer: LayerWeights,
+    seen: Bool[np.ndarray, "query key"],
 ) -> Ball:
-    q, k, v = (_linear(network, x, each) for each in (layer.query, layer.key, layer.value))
-    size, wide = (each.middle.shape[-1] // layer.num_heads for each in (q, v))
-    means = [
-        _head(
+    """Return the outputs of a layer's heads, one after the other."""
+    q = _linear(network, x, layer.query)
+    k = _linear(network, x, layer.key)
+    v = _linear(network, x, layer.value)
+    qk_dim = q.middle.shape[-1] // layer.num_heads
+    v_dim = v.middle.shape[-1] // layer.num_heads
+    means = []
+    for head in range(layer.num_heads):
+        qk_columns = slice(head * qk_dim, (head + 1) * qk_dim)
+        v_columns = slice(head * v_dim, (head + 1) * v_dim)
+        sink = None
+        if layer.sinks is not None:
+            sink = float(layer.sinks[head])
+        mean = _head(
             network,
-            q.at(slice(head * size, (head + 1) * size)),
-            k.at(slice(head * size, (head + 1) * size)),
-            v.at(slice(head * wide, (head + 1) * wide)),
+            q.at(qk_columns),
+            k.at(qk_columns),
+            v.at(v_columns),
             seen,
-            None if layer.sinks is None else float(layer.sinks[head]),
+            sink,
         )
-        for head in range(layer.num_heads)
-    ]
-    return Ball(*(np.concatenate(each, axis=-1) for each in zip(*means, strict=True)))
+        means.append(mean)
+    return Ball(
+        middle=np.concatenate([mean.middle for mean in means], axis=-1),
+        radius=np.concatenate([mean.radius for mean in means], axis=-1),
+    )
 
 
 def _head(
@@ -153,18 +179,9 @@ def _head(
     seen: Bool[np.ndarray, "query key"],
     sink: float | None,
 ) -> Ball:
-    """What a head gives at each query."""
-    dim = q.middle.shape[-1]
+    """Return the output of a head at each query."""
     length = q.middle.shape[1]
-    scale = dim**-0.5
-    tiny = network.smallest
-    across = lambda queries, keys: np.einsum("sqd,skd->sqk", queries, keys)  # noqa: E731
-    scores = across(q.middle, k.middle) * scale
-    products = across(q.size, k.size) * scale
-    off = (across(q.radius, k.size) + across(np.abs(q.middle), k.radius)) * scale
-    # Products, their sums, and queries or keys that are scaled before.
-    terms = across((q.size > 0).astype(float), (k.size > 0).astype(float))
-    off = off + np.where(products > 0, _relative(network, terms + 2) * products + tiny * dim, 0.0)
+    scores, off, products = _scores(network, q, k)
     values, off_values = v
     keys = length
     if sink is not None:  # one more key, of value 0
@@ -173,9 +190,9 @@ def _head(
         products = np.concatenate([products, np.full(ends, abs(sink))], axis=-1)
         off = np.concatenate([off, np.zeros(ends)], axis=-1)
         seen = np.concatenate([seen, np.ones((length, 1), dtype=bool)], axis=1)
-        values, off_values = (
-            np.pad(each, ((0, 0), (0, 1), (0, 0))) for each in (values, off_values)
-        )
+        one_more_key = ((0, 0), (0, 1), (0, 0))
+        values = np.pad(values, one_more_key)
+        off_values = np.pad(off_values, one_more_key)
         keys += 1
     # Roundings of a whole score: its scale, a factor of base, and the largest score, which each
     # tile subtracts.
@@ -191,20 +208,49 @@ def _head(
     off = np.where(np.isnan(off), np.inf, off)
     scores = np.where(seen, scores, -np.inf)
     shape = (*scores.shape, values.shape[-1])
-    of_queries, off_queries = (
-        np.where(seen[..., None], np.broadcast_to(each[:, None], shape), 0.0)
-        for each in (values, off_values)
+    seen_values = np.where(
+        seen[..., None],
+        np.broadcast_to(values[:, None], shape),
+        0.0,
+    )
+    off_seen_values = np.where(
+        seen[..., None],
+        np.broadcast_to(off_values[:, None], shape),
+        0.0,
     )
     relative = _relative(network, np.array(2 * keys + 3 + 2 * later_tiles(keys)))
-    return Ball(
-        *mean_of_values(
-            scores, off, of_queries, off_queries, np.full(scores.shape[:2], relative), tiny
-        )
+    means, off_means = mean_of_values(
+        scores,
+        off,
+        seen_values,
+        off_seen_values,
+        np.full(scores.shape[:2], relative),
+        network.smallest,
     )
+    return Ball(means, off_means)
+
+
+def _scores(network: Network, q: Ball, k: Ball) -> tuple[Array, Array, Array]:
+    """Return the scores of all queries and keys, their radii, and sums of absolute products."""
+    dim = q.middle.shape[-1]
+    scale = dim**-0.5
+    tiny = network.smallest
+    across = lambda queries, keys: np.einsum("sqd,skd->sqk", queries, keys)  # noqa: E731
+    scores = across(q.middle, k.middle) * scale
+    products = across(q.size, k.size) * scale
+    off = (across(q.radius, k.size) + across(np.abs(q.middle), k.radius)) * scale
+    # Products, their sums, and queries or keys that are scaled before.
+    terms = across((q.size > 0).astype(float), (k.size > 0).astype(float))
+    off = off + np.where(
+        products > 0,
+        _relative(network, terms + 2) * products + tiny * dim,
+        0.0,
+    )
+    return scores, off, products
 
 
 def _functions(network: Network, x: Ball, layer: LayerWeights, units: "_Units") -> Ball:
-    """The stream after the ReLU network."""
+    """Return the stream after the ReLU network."""
     if layer.up is None or layer.down is None:
         return x
     up = layer.up
@@ -219,38 +265,46 @@ def _functions(network: Network, x: Ball, layer: LayerWeights, units: "_Units") 
     if len(units.single):
         added = added + moved[..., units.single] @ weight[:, units.single].T
     first, second = units.steps
-    starts, falls = (Ball(hidden[..., each], moved[..., each]) for each in (first, second))
+    rising = Ball(hidden[..., first], moved[..., first])
+    falling = Ball(hidden[..., second], moved[..., second])
 
     def step(sign: float) -> Array:
-        return np.maximum(starts.middle + sign * starts.radius, 0.0) - np.maximum(
-            falls.middle + sign * falls.radius, 0.0
-        )
+        """Return the steps where their inputs move by their radius."""
+        rise = np.maximum(rising.middle + sign * rising.radius, 0.0)
+        fall = np.maximum(falling.middle + sign * falling.radius, 0.0)
+        return rise - fall
 
     here = step(0.0)
-    risen = np.maximum(np.abs(step(1.0) - here), np.abs(here - step(-1.0)))
-    risen = risen + 8 * FLOAT64_ROUNDOFF * (active[..., first] + active[..., second])
-    added = added + risen @ weight[:, first].T
-    # What pairs that are the negative of each other add is linear, together with the stream.
-    kept = np.eye(x.middle.shape[-1]) + down.weight[:, units.linear] @ up.weight[units.linear]
+    moved_steps = np.maximum(np.abs(step(1.0) - here), np.abs(here - step(-1.0)))
+    both_active = active[..., first] + active[..., second]
+    moved_steps = moved_steps + 8 * FLOAT64_ROUNDOFF * both_active
+    added = added + moved_steps @ weight[:, first].T
+    # Pairs that are the negative of each other are linear, together with the stream.
+    carried = np.eye(x.middle.shape[-1]) + down.weight[:, units.linear] @ up.weight[units.linear]
     middle = x.middle + np.maximum(hidden, 0.0) @ down.weight.T + down.bias
-    radius = x.radius @ np.abs(kept).T + added
+    radius = x.radius @ np.abs(carried).T + added
     terms = x.size + active @ weight.T + np.abs(down.bias)
-    radius = radius + np.where(terms > x.size, _relative(network, np.array(2)) * terms, 0.0)
-    return Ball(middle, radius * _OWN)
+    radius = radius + np.where(
+        terms > x.size,
+        _relative(network, np.array(2)) * terms,
+        0.0,
+    )
+    return Ball(middle, radius * _RADIUS_MARGIN)
 
 
 class _Units(NamedTuple):
-    """Units of a ReLU network: pairs that make steps, the first ones of pairs that are linear, and
-    all others.
-    """
+    """The units of a ReLU network by their role."""
 
     steps: tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]
+    """Pairs of units that make steps."""
     linear: Int[np.ndarray, " pair"]
+    """The first unit of each pair that is linear."""
     single: Int[np.ndarray, " unit"]
+    """All other units."""
 
 
 def _units(layer: LayerWeights) -> _Units:
-    """The units of a layer, which has none without a ReLU network."""
+    """Return the units of a layer, which has none without a ReLU network."""
     if layer.up is None or layer.down is None:
         none = np.array([], dtype=np.int64)
         return _Units((none, none), none, none)
@@ -258,8 +312,14 @@ def _units(layer: LayerWeights) -> _Units:
     bias = layer.up.bias[:, None]
     down = layer.down.weight.T
     units = list(range(len(bias)))
-    linear, units = _matched(units, np.hstack([up, bias, down]), np.hstack([-up, -bias, -down]))
-    steps, units = _matched(units, np.hstack([up, down]), np.hstack([up, -down]))
+    rows = np.hstack([up, bias, down])
+    negatives = np.hstack([-up, -bias, -down])
+    linear, units = _matched(units, rows, negatives)
+    steps, units = _matched(
+        units,
+        np.hstack([up, down]),
+        np.hstack([up, -down]),
+    )
     first, second = np.array(steps, dtype=np.int64).reshape(-1, 2).T
     return _Units(
         (first, second),
@@ -271,18 +331,22 @@ def _units(layer: LayerWeights) -> _Units:
 def _matched(
     units: list[int],
     rows: Float[np.ndarray, "unit number"],
-    wanted: Float[np.ndarray, "unit number"],
+    partner_rows: Float[np.ndarray, "unit number"],
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Pairs of units of which the second wants the row of the first, and the units without a
-    partner.
+    """Return pairs of units, and the units without a partner.
+
+    The row of a pair's first unit is the partner row of the second.
     """
-    rows, wanted = rows + 0.0, wanted + 0.0  # turns -0 into 0
+    # Adding 0 turns -0 into 0.
+    rows = rows + 0.0
+    partner_rows = partner_rows + 0.0
     pairs = []
     waiting = dict[bytes, list[int]]()
     for unit in units:
-        partners = waiting.get(wanted[unit].tobytes())
+        partners = waiting.get(partner_rows[unit].tobytes())
         if partners:
             pairs.append((partners.pop(), unit))
         else:
             waiting.setdefault(rows[unit].tobytes(), []).append(unit)
-    return pairs, sorted(unit for alone in waiting.values() for unit in alone)
+    alone = itertools.chain.from_iterable(waiting.values())
+    return pairs, sorted(alone)

@@ -1,4 +1,4 @@
-"""Compiled programs in JSON files: weights, and what every coordinate and head is for.
+"""Compiled programs in JSON files: weights, and the purpose of every coordinate and head.
 
 A file is data: it names the program's variables but does not contain the program, and nothing in it
 is run::
@@ -44,11 +44,22 @@ _LONGEST_NAME = 1000
 _DEEPEST = 8
 
 
-# JSON's numbers are read as floats, and its tuples as lists.
-_Whole = BeforeValidator(
-    lambda value: int(value) if isinstance(value, float) and value.is_integer() else value
-)
-_Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+def _as_int(value: Any) -> Any:
+    """Return a whole float as an int: all numbers of a JSON file are read as floats."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _as_tuple(value: Any) -> Any:
+    """Return a list as a tuple: JSON has no tuples."""
+    if isinstance(value, list):
+        return tuple(value)
+    return value
+
+
+_Whole = BeforeValidator(_as_int)
+_Tuple = BeforeValidator(_as_tuple)
 _Count = Annotated[int, _Whole, Ge(0)]
 _Size = Annotated[int, _Whole, Ge(1)]
 _Name = Annotated[str, Len(0, _LONGEST_NAME)]
@@ -88,8 +99,7 @@ def save_program(model: CompiledProgram, path: Path | str, *, overwrite: bool = 
             expected=" or ".join(_DTYPES),
             fix="Convert them, or save it as safetensors.",
         )
-    finite = all(bool(each.isfinite().all()) for each in state.values())
-    if not finite:
+    if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
         raise InputError(
             got="weights that are not finite",
             expected="finite weights",
@@ -103,37 +113,47 @@ def save_program(model: CompiledProgram, path: Path | str, *, overwrite: bool = 
         "vocabulary": [_plain(token) for token in model.domains.vocabulary],
         "max_len": model.domains.max_len,
         "causal": model.domains.causal,
-        "codes": None
-        if model.codes is None
-        else [[number, _plain(value)] for number, value in model.codes],
-        "coordinates": [
-            [
-                *(each.index, each.name[:_LONGEST_NAME], each.variable, each.born, each.read),
-                None
-                if each.values is None
-                else [[_plain(value), number] for value, number in each.values],
-            ]
-            for each in model.coordinates
-        ],
+        "codes": _plain_codes(model),
+        "coordinates": [_plain_coordinate(coordinate) for coordinate in model.coordinates],
         "heads": [[name[:_LONGEST_NAME] for name in names] for names in model.heads],
         "num_heads": [block.attention.num_heads for block in model.blocks],
         "weights": {name: tensor.double().tolist() for name, tensor in state.items()},
     }
     text = json.dumps(content, allow_nan=False)
     entries = text.count(",") + 1
-    if not entries <= MAX_NUMBERS:
+    if entries > MAX_NUMBERS:
         raise InputError(
             got=f"{entries:,} entries",
             expected=f"at most {MAX_NUMBERS:,}",
             fix="Save it as safetensors.",
         )
-    write_text(path, f"{text}\n", replaces=any_file if overwrite else is_program_file)
+    replaces = any_file if overwrite else is_program_file
+    write_text(path, f"{text}\n", replaces=replaces)
+
+
+def _plain_codes(model: CompiledProgram) -> list[list[Any]] | None:
+    if model.codes is None:
+        return None
+    return [[number, _plain(value)] for number, value in model.codes]
+
+
+def _plain_coordinate(coordinate: Coordinate) -> list[Any]:
+    values = None
+    if coordinate.values is not None:
+        values = [[_plain(value), number] for value, number in coordinate.values]
+    return [
+        coordinate.index,
+        coordinate.name[:_LONGEST_NAME],
+        coordinate.variable,
+        coordinate.born,
+        coordinate.read,
+        values,
+    ]
 
 
 def require_place(path: Path) -> None:
     """Raise :class:`InputError` unless :func:`save_program` can use ``path``."""
-    fits = path.suffix.lower() == ".json" and not path.is_dir()
-    if not fits:
+    if path.suffix.lower() != ".json" or path.is_dir():
         raise InputError(
             got=shown(path),
             expected="a file whose name ends in .json",
@@ -142,11 +162,10 @@ def require_place(path: Path) -> None:
 
 
 def load_program(path: Path | str) -> CompiledProgram:
-    """The compiled program in a file of :func:`save_program`, without its definition: ``program``
-    is None.
+    """Load a compiled program from a file of :func:`save_program`.
 
-    Assign ``model.program`` to verify it with
-    :func:`~glassformer.programs.certificate.verify_program`.
+    The file does not have the definition: ``model.program`` is None. Assign it to verify the model
+    with :func:`~glassformer.programs.certificate.verify_program`.
     """
     path = local_path(path)
     content = parse_json(path)
@@ -163,11 +182,11 @@ def load_program(path: Path | str) -> CompiledProgram:
                 expected=f"{FORMAT!r}",
                 fix=_FIX,
             )
-        return _made(_File(**content))
+        return _model_from(_File(**content))
 
 
 def is_program_file(path: Path) -> bool:
-    """Whether a file begins as :func:`save_program` begins it."""
+    """Return whether a file begins as :func:`save_program` begins it."""
     try:
         require_regular(path)
         with path.open("rb") as file:
@@ -176,11 +195,26 @@ def is_program_file(path: Path) -> bool:
         return False
 
 
-def _made(file: _File) -> CompiledProgram:
+def _model_from(file: _File) -> CompiledProgram:
     domains = Domains(tuple(map(_value, file.vocabulary)), file.max_len, file.causal)
-    tensors = {
-        name: _tensor(name, rows).to(_DTYPES[file.dtype]) for name, rows in file.weights.items()
-    }
+    dtype = _DTYPES[file.dtype]
+    tensors = {name: _tensor(name, rows).to(dtype) for name, rows in file.weights.items()}
+    # Sizes take no memory before they are compared with the sizes of the weights.
+    with torch.device("meta"):
+        model = _empty_model(file, domains, tensors)
+    _require_shapes(model, tensors)
+    model.load_state_dict(tensors, assign=True)
+    model.name = file.name
+    model.codes = _codes(file)
+    model.heads = _heads(file)
+    model.coordinates = _coordinates(file, model.embedding.embedding_dim)
+    return model.eval()
+
+
+def _empty_model(
+    file: _File, domains: Domains, tensors: dict[str, Float64[Tensor, "*shape"]]
+) -> CompiledProgram:
+    """Return a model of the sizes that the weights and ``num_heads`` imply."""
 
     def size(name: str, axis: int) -> int:
         matrix = tensors.get(name)
@@ -189,57 +223,66 @@ def _made(file: _File) -> CompiledProgram:
         return 0
 
     width = size("embedding.weight", 1)
-    blocks = []
-    if not width > 0:
+    if width == 0:
         raise InputError(
             got="no matrix embedding.weight",
             expected="the weights of a program",
             fix=_FIX,
         )
-    with torch.device(
-        "meta"
-    ):  # sizes take no memory before they are compared with those of the weights
-        for layer, num_heads in enumerate(file.num_heads):
-            rows = size(f"layers.{layer}.attention.query.weight", 0)
-            got = f"num_heads = {num_heads} in layer {layer} with {rows} rows of layers.{layer}.attention.query.weight"
-            if not rows > 0 or rows % num_heads != 0:
-                raise InputError(
-                    got=got,
-                    expected="a divisor",
-                    fix=_FIX,
-                )
-            units = size(f"layers.{layer}.ffn.up.weight", 0)
-            sinks = f"layers.{layer}.attention.sinks" in tensors
-            blocks.append(
-                make_block(
-                    width, num_heads, rows // num_heads, units, causal=file.causal, sinks=sinks
-                )
-            )
-        model = CompiledProgram(None, domains, width, blocks)
-    expected = {name: list(each.shape) for name, each in model.state_dict().items()}
-    for name in sorted({*expected, *tensors}):
-        found = list(tensors[name].shape) if name in tensors else None
-        wanted = expected.get(name)
-        if found != wanted:
+    blocks = []
+    for layer, num_heads in enumerate(file.num_heads):
+        query = f"layers.{layer}.attention.query.weight"
+        rows = size(query, 0)
+        if rows == 0 or rows % num_heads != 0:
             raise InputError(
-                got=f"{short(name)} of shape {found}",
-                expected=f"{wanted or 'no such weight'}",
+                got=f"num_heads = {num_heads} in layer {layer} with {rows} rows of {query}",
+                expected="a divisor of the number of rows",
                 fix=_FIX,
             )
-    model.load_state_dict(tensors, assign=True)
+        block = make_block(
+            width,
+            num_heads,
+            rows // num_heads,
+            size(f"layers.{layer}.ffn.up.weight", 0),
+            causal=file.causal,
+            sinks=f"layers.{layer}.attention.sinks" in tensors,
+        )
+        blocks.append(block)
+    return CompiledProgram(None, domains, width, blocks)
+
+
+def _require_shapes(model: CompiledProgram, tensors: dict[str, Float64[Tensor, "*shape"]]) -> None:
+    """Refuse weights of other names or shapes than the model's."""
+    expected_shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted({*expected_shapes, *shapes}):
+        shape = shapes.get(name)
+        expected = expected_shapes.get(name)
+        if shape != expected:
+            raise InputError(
+                got=f"{short(name)} of shape {shape}",
+                expected=f"{expected or 'no such weight'}",
+                fix=_FIX,
+            )
+
+
+def _codes(file: _File) -> list[tuple[float, Value]] | None:
     if file.codes is None:
-        codes = None
-    else:
-        codes = [(number, _value(value)) for number, value in file.codes]
-    numbers = [number for number, _ in codes or ()]
-    if codes == [] or numbers != sorted(set(numbers)):
+        return None
+    codes = [(number, _value(value)) for number, value in file.codes]
+    numbers = [number for number, _ in codes]
+    if not codes or numbers != sorted(set(numbers)):
         raise InputError(
             got="codes",
             expected="a value for each of ascending numbers",
             fix=_FIX,
         )
-    fits = len(file.heads) == len(blocks) and all(
-        len(names) <= most for names, most in zip(file.heads, file.num_heads, strict=True)
+    return codes
+
+
+def _heads(file: _File) -> tuple[tuple[str, ...], ...]:
+    fits = len(file.heads) == len(file.num_heads) and all(
+        len(names) <= num_heads for names, num_heads in zip(file.heads, file.num_heads, strict=True)
     )
     if not fits:
         raise InputError(
@@ -247,26 +290,24 @@ def _made(file: _File) -> CompiledProgram:
             expected=f"names for at most {file.num_heads} heads",
             fix=_FIX,
         )
+    return tuple(map(tuple, file.heads))
+
+
+def _coordinates(file: _File, width: int) -> tuple[Coordinate, ...]:
+    last = 2 * len(file.num_heads) + 1
     coordinates = []
     for index, name, variable, born, read, values in file.coordinates:
-        fits = index < width and born <= read <= 2 * len(blocks) + 1
-        got = f"the coordinate {index} from time {born} to {read}"
-        if not fits:
+        if not (index < width and born <= read <= last):
             raise InputError(
-                got=got,
-                expected=f"one of {width}, and times from 0 to {2 * len(blocks) + 1}",
+                got=f"the coordinate {index} from time {born} to {read}",
+                expected=f"one of {width}, and times from 0 to {last}",
                 fix=_FIX,
             )
-        if values is None:
-            listed = None
-        else:
+        listed = None
+        if values is not None:
             listed = tuple((_value(value), number) for value, number in values)
         coordinates.append(Coordinate(index, name, variable, born, read, listed))
-    model.name = file.name
-    model.codes = codes
-    model.heads = tuple(map(tuple, file.heads))
-    model.coordinates = tuple(coordinates)
-    return model.eval()
+    return tuple(coordinates)
 
 
 def _tensor(name: str, rows: list[float] | list[list[float]]) -> Float64[Tensor, "*shape"]:
@@ -283,15 +324,14 @@ def _tensor(name: str, rows: list[float] | list[list[float]]) -> Float64[Tensor,
 def _plain(value: Value) -> Any:
     if value is None or type(value) in (bool, str):
         return value
-    known = type(value) in (int, float, Fraction, tuple)
-    if not known:
+    if type(value) not in (int, float, Fraction, tuple):
         raise InputError(
             got=f"the value {value!r} of type {type(value).__name__}",
             expected="a type of Python's own",
             fix="Convert it.",
         )
     if isinstance(value, int):
-        if not abs(value) <= _LARGEST_INT:
+        if abs(value) > _LARGEST_INT:
             raise InputError(
                 got=f"the value {value}",
                 expected="at most 2^53",
@@ -302,13 +342,12 @@ def _plain(value: Value) -> Any:
         return {"fraction": [_plain(value.numerator), _plain(value.denominator)]}
     if isinstance(value, float):
         return {"float": value}
-    return {"tuple": [_plain(each) for each in value]}
+    return {"tuple": [_plain(item) for item in value]}
 
 
 def _value(plain: Any, depth: int = 0) -> Value:
-    """The value that :func:`_plain` wrote, with whole numbers read as floats."""
-    whole = not isinstance(plain, str) or not any("\ud800" <= each <= "\udfff" for each in plain)
-    if not whole:
+    """Return the value that :func:`_plain` wrote, with whole numbers read as floats."""
+    if isinstance(plain, str) and any("\ud800" <= character <= "\udfff" for character in plain):
         raise InputError(
             got=f"the value {short(json.dumps(plain))}, half a character",
             expected="a text in Unicode",
@@ -323,11 +362,14 @@ def _value(plain: Any, depth: int = 0) -> Value:
         if kind == "float" and isinstance(inside, float):
             return inside
         if kind == "tuple" and isinstance(inside, list):
-            return tuple(_value(each, depth + 1) for each in inside)
+            return tuple(_value(item, depth + 1) for item in inside)
         if kind == "fraction" and isinstance(inside, list) and len(inside) == 2:
-            top, bottom = (_value(each, _DEEPEST) for each in inside)
+            top = _value(inside[0], _DEEPEST)
+            bottom = _value(inside[1], _DEEPEST)
             if type(top) is int and type(bottom) is int and bottom > 0:
                 return Fraction(top, bottom)
     raise InputError(
-        f"the value {short(json.dumps(plain))}", "a value as this format writes it", _FIX
+        got=f"the value {short(json.dumps(plain))}",
+        expected="a value as this format writes it",
+        fix=_FIX,
     )

@@ -1,4 +1,4 @@
-"""The Python source of the library's programs, to be read beside what they are compiled into."""
+"""The Python source of the library's programs, to be shown beside the compiled models."""
 
 import ast
 from functools import cache
@@ -8,8 +8,7 @@ from glassformer.programs import library
 
 
 def program_source(name: str) -> str:
-    """What a program of :data:`~glassformer.programs.library.PROGRAMS` is built by, after the
-    functions that this uses.
+    """Return the expression that builds a program of the library, after the functions it uses.
 
     Example:
         >>> print(program_source("length"))
@@ -24,7 +23,7 @@ def program_source(name: str) -> str:
             if isinstance(node, ast.Name) and node.id in definitions and node.id not in used:
                 used.add(node.id)
                 unread.append(definitions[node.id])
-    pieces: list[ast.AST] = [each for name, each in definitions.items() if name in used]
+    pieces = [definition for name, definition in definitions.items() if name in used]
     if not isinstance(program, ast.Name):
         pieces.append(program)
     return "\n\n".join(ast.get_source_segment(text, piece) or "" for piece in pieces)
@@ -32,7 +31,7 @@ def program_source(name: str) -> str:
 
 @cache
 def _library() -> tuple[str, dict[str, ast.AST]]:
-    """The text of the library, and its functions and values by name, in their order."""
+    """Return the text of the library, and its functions and values by name, in their order."""
     text = Path(library.__file__).read_text(encoding="utf-8")
     definitions: dict[str, ast.AST] = {}
     for statement in ast.parse(text).body:
@@ -45,7 +44,7 @@ def _library() -> tuple[str, dict[str, ast.AST]]:
 
 
 def _program(programs: ast.AST, name: str) -> ast.AST:
-    """The first argument of the example of this name in the table of programs."""
+    """Return the first argument of the example of this name in the table of programs."""
     match programs:
         case ast.AnnAssign(value=ast.Dict(keys=names, values=examples)):
             for key, example in zip(names, examples, strict=True):

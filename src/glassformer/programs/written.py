@@ -1,7 +1,6 @@
-"""Programs as text, for exercises: read without running anything, and compared with a definition on
-every sequence.
+"""Programs as text, for exercises: read without running them, and compared with a definition.
 
-A text is Python that uses this language alone: lines ``name = ...``, and a last line that is the
+A text is Python that uses this language only: lines ``name = ...``, and a last line that is the
 program::
 
     same = select(tokens, tokens, operator.eq)
@@ -17,11 +16,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from glassformer.errors import InputError, first_line, require
+from glassformer.errors import InputError, first_line
 from glassformer.processor_time import Budget
 from glassformer.programs import language
 from glassformer.programs.domains import Domains
-from glassformer.programs.enumeration import Batch, blocks
+from glassformer.programs.enumeration import Batch, blocks, count_sequences
 from glassformer.programs.graph import graph
 from glassformer.programs.language import Selector, Value, Variable, typed
 from glassformer.text import short
@@ -40,18 +39,20 @@ _SIGNS = {
     "Div": "truediv",
     "Mod": "mod",
     "FloorDiv": "floordiv",
-} | {
-    **{"BitAnd": "and_", "BitOr": "or_", "Invert": "invert", "USub": "neg"},
+    "BitAnd": "and_",
+    "BitOr": "or_",
+    "Invert": "invert",
+    "USub": "neg",
     **_COMPARISONS,
 }
 _SEQUENCES_AT_ONCE = 1 << 9
 
 
 def read_written(text: str, vocabulary: Sequence[Value]) -> Variable:
-    """The program that a text describes.
+    """Read the program that a text describes.
 
     Constants are whole numbers, True, False, None and the texts in ``vocabulary``. Variables are
-    multiplied and divided by numbers alone, so that no number in a program has more digits than its
+    multiplied and divided only by numbers, so that no number in a program has more digits than its
     text.
     """
     if len(text) > MOST_CHARACTERS:
@@ -60,42 +61,49 @@ def read_written(text: str, vocabulary: Sequence[Value]) -> Variable:
             expected=f"at most {MOST_CHARACTERS:,}",
             fix="Shorten it.",
         )
-    require(
-        "\\" not in text, "a backslash", "a text without", "Remove it."
-    )  # of which the parser would warn
-    found = None
+    if "\\" in text:  # the parser would warn of it
+        raise InputError(
+            got="a backslash",
+            expected="a text without a backslash",
+            fix="Remove it.",
+        )
+    result = None
     reader = _Reader(vocabulary)
     try:
         for line in ast.parse(text).body:
-            found = reader.line(line)
+            result = reader.line(line)
     except InputError:
         raise
     except SyntaxError as error:
         raise InputError(
-            f"line {error.lineno}: {error.msg}", "a program of this language", "Correct it."
+            got=f"line {error.lineno}: {error.msg}",
+            expected="a program of this language",
+            fix="Correct it.",
         ) from None
     except (TypeError, ValueError, RecursionError, MemoryError) as error:
-        expected = "a program of this language"
         raise InputError(
-            f"a text that cannot be read: {first_line(error)}", expected, "Correct it."
+            got=f"a text that cannot be read: {first_line(error)}",
+            expected="a program of this language",
+            fix="Correct it.",
         ) from None
-    expected = "a variable in the last line"
-    if not isinstance(found, Variable):
+    if not isinstance(result, Variable):
         raise InputError(
             got=short(text.strip()[-40:]),
-            expected=expected,
+            expected="a variable in the last line",
             fix="End with what the program computes.",
         )
-    assert isinstance(found, Variable)
-    return found
+    return result
 
 
 class _Reader:
+    """A reader of one text, with the names that its lines have defined."""
+
     def __init__(self, vocabulary: Sequence[Value]) -> None:
         self.names = {name: getattr(language, name) for name in _NAMES}
         self.texts = [token for token in vocabulary if isinstance(token, str)]
 
     def line(self, line: ast.stmt) -> Any:
+        """Return the value of a line."""
         match line:
             case ast.Expr(value=value):
                 return self.value(value)
@@ -109,13 +117,12 @@ class _Reader:
         raise self.refusal(line, "name = ..., with a name of your own, or the program")
 
     def value(self, node: ast.expr) -> Any:
-        """A part of a program, a constant, or what compares a key with a query."""
+        """Return a part of a program, a constant, or a comparison of a key with a query."""
         match node:
             case ast.Name(id=name):
                 if name not in self.names or name in _CALLED:
-                    raise self.refusal(
-                        node, f"a value: one of {', '.join(self.names)}, or what is made of them"
-                    )
+                    names = ", ".join(self.names)
+                    raise self.refusal(node, f"a value: one of {names}, or what is made of them")
                 return self.names[name]
             case ast.Attribute(value=ast.Name(id="operator"), attr=name) if (
                 name in _COMPARISONS.values()
@@ -137,26 +144,27 @@ class _Reader:
             ):
                 return self.computed(node, sign, left, right)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in _CALLED:
-                # The third argument of select is no value.
+                # The third argument of select is a comparison.
+                comparisons: set[int | str | None] = set()
                 if name == "select":
-                    compares = {2, "predicate"}
-                else:
-                    compares = set()
-                values = [self.argument(each, at in compares) for at, each in enumerate(args)]
-                named = {
-                    each.arg or "**": self.argument(each.value, each.arg in compares)
-                    for each in keywords
-                }
+                    comparisons = {2, "predicate"}
+                values = []
+                for index, arg in enumerate(args):
+                    values.append(self.argument(arg, index in comparisons))
+                named = {}
+                for keyword in keywords:
+                    value = self.argument(keyword.value, keyword.arg in comparisons)
+                    named[keyword.arg or "**"] = value
                 return self.names[name](*values, **named)
-        raise self.refusal(
-            node, f"one of {', '.join(_NAMES)}, operator.eq and others, and operators"
-        )
+        names = ", ".join(_NAMES)
+        raise self.refusal(node, f"one of {names}, operator.eq and others, and operators")
 
     def argument(self, node: ast.expr, compares: bool) -> Any:
+        """Return an argument of a call."""
         return self.comparison(node) if compares else self.value(node)
 
     def comparison(self, node: ast.expr) -> Any:
-        """What compares a key with a query: one of Python's comparisons, or a name for it."""
+        """Return a comparison of a key with a query: one of Python's, or a name for it."""
         names = _COMPARISONS.values()
         match node:
             case ast.Attribute(value=ast.Name(id="operator"), attr=name) if name in names:
@@ -171,23 +179,23 @@ class _Reader:
         raise self.refusal(node, f"a comparison of a key with a query: one of {listed}")
 
     def computed(self, node: ast.expr, sign: ast.AST, *sides: ast.expr) -> Any:
-        """What an operator makes of parts, not of constants: these could become large."""
+        """Return the result of an operator.
+
+        Operators of constants only are refused: their results could become large.
+        """
         values = list(map(self.value, sides))
         name = type(sign).__name__
-        variables, selectors = (
-            [isinstance(each, kind) for each in values] for kind in (Variable, Selector)
-        )
-        fits = (
-            name in _SIGNS
-            and any(variables)
-            and not any(selectors)
-            and not any(map(isroutine, values))
-        )
+        variables = [isinstance(value, Variable) for value in values]
+        selectors = [isinstance(value, Selector) for value in values]
+        combines_selectors = all(selectors) and name in ("BitAnd", "BitOr", "Invert")
+        fits = name in _SIGNS and any(variables)
+        if any(selectors) or any(map(isroutine, values)):
+            fits = False
         if name in ("Mult", "Div"):
             fits &= sum(variables) == 1
         if name in ("Div", "Mod", "FloorDiv", "BitAnd", "BitOr"):
             fits &= variables[0]
-        if not fits and not (all(selectors) and name in ("BitAnd", "BitOr", "Invert")):
+        if not fits and not combines_selectors:
             raise self.refusal(
                 node,
                 "an operator of two variables, of a variable and a number, or of two selectors",
@@ -197,18 +205,19 @@ class _Reader:
     def refusal(
         self, node: ast.expr | ast.stmt, expected: str, fix: str = "Replace it."
     ) -> InputError:
+        """Return an error that names a part of the text."""
         return InputError(f"{short(ast.unparse(node))} in line {node.lineno}", expected, fix)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether a program gives what a definition gives, wherever that has a value.
+    """The result of comparing a program with a definition, wherever that has a value.
 
     Attributes:
         verdict: "holds" if all sequences were run, "fails" with a counterexample, or "undecided".
-        num_run: Sequences that were run, of all ``num_possible`` ones.
-        counterexample: The shortest sequence on which they differ, the position, what was wanted
-            and what was found.
+        num_run: Number of sequences that were run, of ``num_possible``.
+        counterexample: The shortest sequence on which they differ, the position, the definition's
+            value and the program's.
     """
 
     verdict: Literal["holds", "fails", "undecided"]
@@ -226,44 +235,45 @@ def compare(
         InputError: The program has no value on a sequence on which the definition has one.
     """
     vocabulary = domains.vocabulary
-    most = domains.max_len
+    max_len = domains.max_len
     budget = Budget(SECONDS)
-    possible = sum(len(vocabulary) ** length for length in range(1, most + 1))
+    possible = count_sequences(len(vocabulary), max_len)
     done = 0
     try:
         parts = [node.part for node in graph(program) if isinstance(node.part, Variable)]
-        for block in blocks(len(vocabulary), most, limit, _SEQUENCES_AT_ONCE):
-            found, wanted = (Batch(block, vocabulary, domains.causal) for _ in range(2))
+        for block in blocks(len(vocabulary), max_len, limit, _SEQUENCES_AT_ONCE):
+            batch = Batch(block, vocabulary, domains.causal)
+            expected_batch = Batch(block, vocabulary, domains.causal)
             for part in parts:
                 if budget.is_over():
                     return Comparison("undecided", done, possible)
-                found.column(part)
-            (places, values), (wanted_places, wanted_values) = (
-                found.column(program),
-                wanted.column(definition),
+                batch.column(part)
+            places, values = batch.column(program)
+            expected_places, expected_values = expected_batch.column(definition)
+            numbers: dict[Any, int] = {}
+            kinds = np.array([numbers.setdefault(typed(value), len(numbers)) for value in values])
+            expected_kinds = np.array(
+                [numbers.setdefault(typed(value), len(numbers)) for value in expected_values]
             )
-            kinds: dict[Any, int] = {}
-            ours, theirs = (
-                np.array([kinds.setdefault(typed(each), len(kinds)) for each in listed])
-                for listed in (values, wanted_values)
-            )
-            wrong = (ours[places] != theirs[wanted_places]) | ~found.defined[:, None]
-            wrong &= wanted.defined[:, None]
+            wrong = kinds[places] != expected_kinds[expected_places]
+            wrong |= ~batch.defined[:, None]
+            wrong &= expected_batch.defined[:, None]
             if wrong.any():
                 row = int(wrong.any(1).argmax())
+                position = int(wrong[row].argmax())
                 sequence = tuple(vocabulary[token] for token in block[row].tolist())
-                at = int(wrong[row].argmax())
-                program(sequence, causal=domains.causal)  # which says why there is no value
-                example = (
-                    sequence,
-                    at,
-                    wanted_values[wanted_places[row, at]],
-                    values[places[row, at]],
-                )
+                program(sequence, causal=domains.causal)  # raises if there is no value
+                expected = expected_values[expected_places[row, position]]
+                value = values[places[row, position]]
+                example = (sequence, position, expected, value)
                 return Comparison("fails", done + row + 1, possible, example)
             done += len(block)
     except RecursionError:
         raise InputError(
-            "a program of hundreds of steps on one another", "fewer", "Shorten it."
+            got="a program of hundreds of steps on one another",
+            expected="fewer",
+            fix="Shorten it.",
         ) from None
-    return Comparison("holds" if done == possible else "undecided", done, possible)
+    if done == possible:
+        return Comparison("holds", done, possible)
+    return Comparison("undecided", done, possible)
