@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 from glassformer.explorer.answers.hand_designed import chosen_weights, reading
+from glassformer.explorer.answers.words import json_text
 from glassformer.explorer.api import UnknownName
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
@@ -195,7 +196,7 @@ def read(loaded: LoadedModel, ask: m.Ask) -> KeptRun:
         else:
             found = logits_of(loaded, (row,))
             logits = None if found is None else found[0]
-    said = _said("next: " if decodes else "", logits, name_of(loaded))
+    said = _said("next: " if decodes else "", logits, outcome_name(loaded))
     words = labels_of(loaded, tokens)
     kept = _kept(loaded.model, ask, words, None, seen, said, len(tokens) - 1 if decodes else None)
     return replace(kept, inputs=(row,), logits=logits)
@@ -211,7 +212,7 @@ def read_changed(
     with evaluating(loaded.model), intervene(loaded.model, *edits), _watched(loaded.model) as seen:
         found = logits_of(loaded, before.inputs, -1 if message.place is None else message.place)
     logits = None if found is None else found[0]
-    said = _said("" if message.place is None else "next: ", logits, name_of(loaded))
+    said = _said("" if message.place is None else "next: ", logits, outcome_name(loaded))
     kept = _kept(loaded.model, ask, message.tokens, message.source, seen, said, message.place)
     return replace(kept, inputs=before.inputs, logits=logits)
 
@@ -237,7 +238,7 @@ def logits_of(
     return None
 
 
-def name_of(loaded: LoadedModel) -> Callable[[int], str]:
+def outcome_name(loaded: LoadedModel) -> Callable[[int], str]:
     """The name of a token that a model predicts, or of a class."""
     assert not isinstance(loaded, LoadedHead | LoadedProgram)
     if isinstance(loaded, LoadedEncoder):
@@ -340,7 +341,7 @@ def _read_program(loaded: LoadedProgram, ask: m.Ask) -> KeptRun:
         )
     else:
         said = m.Said(headline="outputs that are not finite")
-    tokens = [visible(str(token)) for token in given]
+    tokens = [json_text(str(token)) for token in given]
     message = m.Run(
         run=run_name(ask), ask=ask, tokens=tokens, source=None, attentions=[], said=said
     )
@@ -404,11 +405,11 @@ def _kept(
                 sinks=any(given.sinks is not None for given in layers),
             )
         )
-    words = [visible(word) for word in tokens]
+    words = [json_text(word) for word in tokens]
     if source is None:
         units = None
     else:
-        units = [visible(word) for word in source]
+        units = [json_text(word) for word in source]
     name = run_name(ask)
     message = m.Run(
         run=name, ask=ask, tokens=words, source=units, attentions=attentions, said=said, place=place
@@ -454,16 +455,9 @@ def _likeliest(logits: Tensor, name: Callable[[int], str]) -> list[tuple[str, fl
     probabilities = logits.double().softmax(-1)
     best = probabilities.topk(min(SHOWN_CLASSES, len(probabilities)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [(visible(name(number)), probability) for number, probability in pairs]
+    return [(json_text(name(number)), probability) for number, probability in pairs]
 
 
 def _percent(share: float) -> str:
     text = f"{100 * share:.1f}"  # as the page writes shares
     return f"{text.removesuffix('.0') if text in ('0.0', '100.0') else text} %"
-
-
-def visible(word: str) -> str:
-    """A word that JSON can contain: half of a surrogate pair, from bytes that are not UTF-8, is
-    replaced.
-    """
-    return word.encode("utf-8", "replace").decode("utf-8")

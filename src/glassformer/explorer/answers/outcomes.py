@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.forward import KeptRun, logits_of, name_of, visible
+from glassformer.explorer.answers.forward import KeptRun, logits_of, outcome_name
 from glassformer.explorer.answers.runs import Runs, SizedCache
+from glassformer.explorer.answers.words import json_text
 from glassformer.explorer.api import require_waiting
 from glassformer.explorer.loading.loaded_model import (
     LoadedDecoder,
@@ -131,7 +132,7 @@ class Outcomes:
 
     def name(self, outcome: int) -> str:
         """A token, or the name of a class."""
-        return visible(name_of(self.loaded)(outcome))
+        return json_text(outcome_name(self.loaded)(outcome))
 
     def chosen(self, asked: int | None, name: str = "target") -> int:
         """The outcome that a request names, or the likeliest before."""

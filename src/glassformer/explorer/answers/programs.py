@@ -14,8 +14,8 @@ from torch import Tensor
 
 from glassformer.errors import InputError
 from glassformer.explorer import messages as m
-from glassformer.explorer.answers.forward import visible
 from glassformer.explorer.answers.runs import Runs
+from glassformer.explorer.answers.words import json_text, part_name, words_of
 from glassformer.explorer.api import refusal_of
 from glassformer.explorer.loading.loaded_model import LoadedProgram, of_kind, weights_stamp
 from glassformer.modes import evaluating
@@ -27,7 +27,6 @@ from glassformer.programs.library import tokens_in
 from glassformer.programs.model import CompiledProgram
 from glassformer.programs.parts import agree, stages, stream_variables, written_by
 from glassformer.programs.written import Comparison, compare, read_written
-from glassformer.text import one_line
 
 QUICKLY_RUN = 5_000
 MOST_RUN = 100_000
@@ -37,7 +36,6 @@ bound is no proof.
 MOST_SECONDS = 60.0
 """Processor time after which a proof is undecided."""
 _MOST_ALIKE = 3
-_LONGEST_NAME = 80
 _MOST_POSSIBLE = 10**300
 _EXPECTED = "a compiled program"
 
@@ -182,7 +180,7 @@ def attempt(runs: Runs, ask: m.AskAttempt) -> m.Attempt:
         sequence, position, wanted, value = compared.counterexample
         failure = _failure(model, sequence, position, wanted, words_of([value])[0])
     return m.Attempt(
-        tokens=[visible(str(token)) for token in given],
+        tokens=[json_text(str(token)) for token in given],
         outputs=outputs and words_of(outputs),
         definition=definition and words_of(definition),
         right=right,
@@ -202,7 +200,7 @@ def _failure(
         between = ""
     else:
         between = " "
-    text = visible(between.join(map(str, sequence)))
+    text = json_text(between.join(map(str, sequence)))
     return m.ProgramFailure(text=text, position=position, wanted=words_of([wanted])[0], found=found)
 
 
@@ -225,7 +223,7 @@ def _parts(model: CompiledProgram, given: Sequence[Value]) -> list[m.ProgramPart
             domain = ""
         else:
             domain = values_in_words(model.domains.of(node.part))
-        name = name_of(node.part)
+        name = part_name(node.part)
         kind = node.part.kind
         sources = list(node.sources)
         made.append(
@@ -252,8 +250,8 @@ def heads_of(model: CompiledProgram) -> list[dict[str, Any]]:
     made = []
     for layer, names in enumerate(model.heads):
         for head, name in enumerate(names):
-            writes = [name_of(each) for each in written_by(model, layer, head)]
-            made.append({"layer": layer, "head": head, "select": name_of(name), "writes": writes})
+            writes = [part_name(each) for each in written_by(model, layer, head)]
+            made.append({"layer": layer, "head": head, "select": part_name(name), "writes": writes})
     return made
 
 
@@ -275,7 +273,7 @@ def _variables(
             values.append(several or ("0" if abs(row[0]) < 1e-9 else f"{row[0]:.3g}"))
         made.append(
             m.ProgramVariable(
-                name=name_of(variable.name),
+                name=part_name(variable.name),
                 born=variable.born,
                 read=variable.read,
                 coordinates=places,
@@ -283,13 +281,3 @@ def _variables(
             )
         )
     return made
-
-
-def words_of(values: Sequence[Value]) -> list[str]:
-    """Each value on one line."""
-    return [visible(value_in_words(value)) for value in values]
-
-
-def name_of(part: object) -> str:
-    """The name of a part on one line of limited length."""
-    return visible(one_line(str(part), _LONGEST_NAME))

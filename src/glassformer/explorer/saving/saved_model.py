@@ -52,10 +52,10 @@ def saved_model(loaded: LoadedModel) -> tuple[dict[str, Any] | None, list[str]]:
     """
     if isinstance(loaded, LoadedHead):
         found = _head(loaded)
-    elif isinstance(loaded, LoadedProgram):
-        found = saved_program(loaded)
-    else:
+    elif not isinstance(loaded, LoadedProgram):
         found = _transformer(loaded)
+    else:
+        found = saved_program(loaded)
     if found is None:
         return None, []
     data, tensors = found

@@ -102,11 +102,12 @@ def save_all(backend: Answering, folder: Path) -> Iterator[str]:
 def page(backend: Answering, state: State, pages: Sequence[m.ModelCard] = ()) -> str:
     """The page in HTML. ``pages`` are the models that have pages beside it, and are opened there."""
     shown = page_state(state, backend.catalogue().models)
+    words = to_words(shown.state)
     model, left_out = saved_model(backend.model(shown.card.name))
     kept = record(backend, shown, computes=model is not None)
     saved = {
         "version": backend.catalogue().version,
-        "state": to_words(shown.state),
+        "state": words,
         "answers": [
             _json(each) for each in (listed(backend, pages or [shown.card]), *kept.answers)
         ],
