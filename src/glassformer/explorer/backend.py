@@ -136,7 +136,7 @@ CALLS = MappingProxyType(
 
 
 def parse(call: str, asked: object) -> m.Message:
-    """Return the request for the JSON value ``asked``, checked against the type in :data:`CALLS`."""
+    """Return the request for the JSON value ``asked``, of the type that :data:`CALLS` names."""
     try:
         return _call_of(call).asked.model_validate(asked)
     except ValidationError as error:
