@@ -347,15 +347,15 @@ def text_of(tokens: Sequence[int], encode: Encode, joins: Sequence[Join]) -> str
             fix="Pass text=[1, 2, 3].",
         )
     tokens_shown = one_line(str(list(tokens)), _LONGEST_LIST)
-    got = f"the tokens {tokens_shown}, which have no text"
+    problem = f"the tokens {tokens_shown}, which have no text"
     for text in filter(None, (join(tokens) for join in joins)):
         tokens_again = list(encode(text))
         if tokens_again == list(tokens):
             return text
         again_shown = one_line(str(tokens_again), _LONGEST_LIST)
-        got = f"the tokens {tokens_shown}, whose text {short(text)} is read as {again_shown}"
+        problem = f"the tokens {tokens_shown}, whose text {short(text)} is read as {again_shown}"
     raise InputError(
-        got=got,
+        got=problem,
         expected="the tokens of a text, since the page shows texts",
         fix="Pass the text, or no tokenizer: then the text is token numbers.",
     )

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import torch
 
 from glassformer.checkpoints import bert, decoders
-from glassformer.checkpoints.families import Family, family_in
+from glassformer.checkpoints.families import family_in
+from glassformer.checkpoints.families.table import Family
 from glassformer.checkpoints.store import KNOWN, build, open_model
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
@@ -177,7 +178,10 @@ def _trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry
     longest = min(config.max_seq_len, MOST_TOKENS)
     experts = config.num_experts is not None
     if data["kind"] == "recurrence":
-        about = "Trained by 'glassformer train' or the gpt-oss lab on numbers that follow a hidden rule."
+        about = (
+            "Trained by 'glassformer train' or the gpt-oss lab on numbers that follow a hidden "
+            "rule."
+        )
         help_text = f"numbers from 0 to {config.vocab_size - 1} between spaces"
         fields = {name: value for name, value in data.items() if name != "kind"}
         rule = _described(place.path, RecurrenceConfig, fields)

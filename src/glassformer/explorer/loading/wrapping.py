@@ -72,8 +72,10 @@ def wrap_model(
     """
     if isinstance(model, LoadedModel):
         return model
-    has_own_input = LanguageModel | Classifier | Design | HeadWeights | CompiledProgram
-    if isinstance(model, has_own_input) and not (tokenizer is None and source is None):
+    reads_by_itself = isinstance(
+        model, LanguageModel | Classifier | Design | HeadWeights | CompiledProgram
+    )
+    if reads_by_itself and not (tokenizer is None and source is None):
         raise InputError(
             got=f"a {'source' if tokenizer is None else 'tokenizer'} for a {type(model).__name__}",
             expected="none, since it reads by itself",
@@ -233,7 +235,7 @@ def _encoder_decoder(
     def read_target(written: str) -> list[int]:
         return numbers(written, config.target_vocab, config.max_target_len)
 
-    if text is None or text == "":
+    if text is None or (isinstance(text, str) and not text):
         raise InputError(
             got=f"{title} without a text",
             expected="at least the start token",
