@@ -92,7 +92,7 @@ def _check_length(model: CompiledProgram, length: int) -> None:
 def _captured_run(
     model: CompiledProgram, ids: Tensor
 ) -> tuple[
-    Float[Tensor, "position number"],
+    Float[Tensor, " position"],
     Float[Tensor, "stage position coordinate"],
     dict[tuple[str, int], Tensor],
 ]:

@@ -111,10 +111,12 @@ def steps(loaded: LoadedModel, ask: m.AskSteps) -> m.Steps:
     step therefore give the same as one call of two steps, up to the rounding of a cache, if the
     text determines its tokens. A text of bytes that ends within a character does not.
 
-    Generation ends early for one of four reasons, which ``ended`` names: the model can read no more
-    tokens; 65,536 tokens have been read in all, such as 16 steps after a text of 4,096; the text
-    would be too long for a message; the token has no text, such as padding, so that the next step
-    would not read it.
+    Generation ends early for one of four reasons, which ``ended`` names:
+
+    - the model can read no more tokens;
+    - 65,536 tokens have been read in all, such as 16 steps after a text of 4,096;
+    - the text would be too long for a message;
+    - the token has no text, such as padding, so that the next step would not read it.
     """
     loaded = of_kind(LoadedDecoder, loaded, "steps", "a decoder, which continues texts")
     rule = SamplingRule(ask.temperature, ask.top_k, ask.top_p)

@@ -69,9 +69,12 @@ class _Rule:
 def saved_program(loaded: LoadedProgram) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
     """Return the program as data, with its weights and tables.
 
-    Return None if the page cannot run the program: its dtype is not float64, its output is neither
-    codes nor numbers, two of its tokens are written alike, it was changed after it was compiled, or
-    its definition has a variable of too many values.
+    Return None for a program that the page cannot run:
+
+    - its dtype is not float64, or its output is neither codes nor numbers;
+    - two of its tokens are written alike;
+    - it was changed after it was compiled;
+    - a variable of its definition has too many values.
     """
     model = loaded.model
     try:
