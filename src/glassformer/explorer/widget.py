@@ -62,7 +62,10 @@ def reply(backend: Backend, content: object) -> tuple[dict[str, Any], list[bytes
     try:
         answer = backend.answer(question.call, parse(question.call, question.asked))
     except InputError as error:
-        message = {"id": question.id, "refusal": refusal_of(error).model_dump(mode="json")}
+        message: dict[str, Any] = {
+            "id": question.id,
+            "refusal": refusal_of(error).model_dump(mode="json"),
+        }
         if isinstance(error, UnknownName):
             message["unknown"] = True
         return message, []

@@ -85,7 +85,7 @@ def save_all(backend: Answering, folder: Path) -> Iterator[str]:
             yield card.name
             model_page = page(backend, State(model=card.name), pages=cards)
             write_text(draft / f"{card.name}.html", model_page)
-        saved = {
+        saved: dict[str, Any] = {
             "version": catalogue.version,
             "state": {},
             "answers": [_json(listed(backend, cards))],

@@ -77,13 +77,13 @@ def saved_program(loaded: LoadedProgram) -> tuple[dict[str, Any], dict[str, Tens
     - a variable of its definition has too many values.
     """
     model = loaded.model
+    definition: dict[str, Any] | None = None
+    tables: dict[str, Tensor] = {}
     try:
         require_as_built(model, CompiledProgram)
         network_of(model)
         model.require_codes()
-        if model.program is None:
-            definition, tables = None, {}
-        else:
+        if model.program is not None:
             definition, tables = _definition(model, model.program)
     except (InputError, _TooLarge):
         return None
@@ -94,7 +94,7 @@ def saved_program(loaded: LoadedProgram) -> tuple[dict[str, Any], dict[str, Tens
     if len(set(vocabulary)) < len(vocabulary):
         return None
     heads = heads_of(model)
-    data = {
+    data: dict[str, Any] = {
         "vocabulary": [json_text(token) for token in vocabulary],
         "max_len": model.domains.max_len,
         "causal": model.domains.causal,
@@ -165,7 +165,7 @@ def _definition(
             index_of = {typed(value): index for index, value in enumerate(values)}
             # A value that the variable never has is -1.
             table = [index_of.get(typed(entry), -1) for entry in rule.entries]
-        data = {
+        data: dict[str, Any] = {
             "name": part_name(node.part),
             "kind": node.part.kind,
             "sources": list(node.sources),
