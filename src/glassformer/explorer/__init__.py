@@ -1,6 +1,4 @@
-"""A page to look inside models: one view, shown by a local server, in a notebook, or from one saved
-file.
-"""
+"""Look inside models on a page, from a local server, in a notebook or from one saved file."""
 
 from importlib import import_module
 from pathlib import Path
@@ -9,12 +7,12 @@ from types import ModuleType
 from glassformer.errors import naming_extras
 
 PAGE = Path(__file__).parent / "page"
-"""The directory of the built page, which ``make page`` writes."""
+"""Directory of the built page, which ``make page`` writes."""
 BUNDLED = Path(__file__).parent / "bundled"
-"""The directory of the bundled models, which ``tools/train_bundled_models.py`` writes."""
+"""Directory of the bundled models, which ``tools/train_bundled_models.py`` writes."""
 
 
 def import_extra(name: str) -> ModuleType:
-    """Import ``server`` or ``widget``, the modules of this package that need the extra ``explore``."""
+    """Import ``server`` or ``widget``, which need the extra ``explore``."""
     with naming_extras():
         return import_module(f"{__name__}.{name}")

@@ -1,6 +1,4 @@
-"""What every transport of the page's calls shares: who answers, and how a request is refused or
-abandoned.
-"""
+"""Answer, refuse and abandon the page's calls in the same way over every transport."""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -15,13 +13,13 @@ class Answering(Protocol):
     """An object that answers calls, as an :class:`~glassformer.explorer.backend.Backend` does."""
 
     def answer(self, call: str, request: m.Message) -> Any:
-        """The answer to a call, of the type that :data:`~glassformer.explorer.backend.CALLS` names."""
+        """Return the answer to a call, of the type in ``glassformer.explorer.backend.CALLS``."""
 
     def catalogue(self) -> m.Catalogue:
-        """Every model."""
+        """List every model."""
 
     def model(self, name: str) -> Any:
-        """The :class:`~glassformer.explorer.loading.loaded_model.LoadedModel` of this name."""
+        """Return the ``LoadedModel`` of this name."""
 
 
 class UnknownName(InputError):
@@ -29,26 +27,25 @@ class UnknownName(InputError):
 
 
 class NotDescribed(InputError):
-    """A request that is not of its call's type; the server answers with 400."""
+    """Request that is not of its call's type; the server answers with 400."""
 
 
 def not_described(call: str, errors: Sequence[Any]) -> NotDescribed:
-    """The refusal for a request with pydantic's ``errors``, of which the first is reported."""
-    where = (
-        ".".join(str(part)[:40] for part in errors[0]["loc"][:6])
-        .encode(errors="backslashreplace")
-        .decode()
-    )
+    """Return the refusal of a request, which reports the first of pydantic's ``errors``."""
+    place = ".".join(str(part)[:40] for part in errors[0]["loc"][:6])
+    place = place.encode(errors="backslashreplace").decode()
+    other_errors = ""
     if len(errors) > 1:
-        more = f", and {len(errors) - 1:,} more errors"
-    else:
-        more = ""
-    got = f"{where or 'the body'}: {errors[0]['msg'][:200]}{more}"
-    return NotDescribed(got, f"a request as described for {call!r}", "See /api/openapi.json.")
+        other_errors = f", and {len(errors) - 1:,} more errors"
+    return NotDescribed(
+        got=f"{place or 'the body'}: {errors[0]['msg'][:200]}{other_errors}",
+        expected=f"a request as described for {call!r}",
+        fix="See /api/openapi.json.",
+    )
 
 
 abandoned: ContextVar[Callable[[], bool]] = ContextVar("abandoned", default=bool)
-"""Whether the caller of this thread or task has stopped waiting for the answer."""
+"""Function that returns True once the caller of this thread or task has stopped waiting."""
 
 
 class Abandoned(Exception):
@@ -56,13 +53,14 @@ class Abandoned(Exception):
 
 
 def require_waiting() -> None:
-    """Raise :class:`Abandoned` if the caller has stopped waiting; between the parts of a long
-    answer.
+    """Raise :class:`Abandoned` if the caller has stopped waiting.
+
+    Long answers call this between their parts.
     """
     if abandoned.get()():
         raise Abandoned
 
 
 def refusal_of(error: InputError) -> m.Refusal:
-    """The message that reports an error to the page."""
+    """Return the message that reports an error to the page."""
     return m.Refusal(got=error.got, expected=error.expected, fix=error.fix)

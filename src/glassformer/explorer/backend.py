@@ -1,4 +1,4 @@
-"""The calls that a page can make, and their answers, whatever carries them."""
+"""Answer the calls that a page can make, over any transport."""
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -32,14 +32,19 @@ from glassformer.explorer.state import from_words
 
 @dataclass(frozen=True)
 class Call:
-    """One call: the types of its request and its answer, and what it does in a sentence."""
+    """A call of the page.
+
+    Attributes:
+        asked: Type of the request.
+        answered: Type of the answer: ``bytes`` for float32 numbers, ``str`` for a whole HTML page.
+        summary: Sentence that says what the call does.
+        answer: Function that answers. :class:`Backend` itself answers ``models`` and ``page``.
+    """
 
     asked: type[m.Message]
     answered: type[m.Message] | type[bytes] | type[str]
-    """``bytes`` for float32 numbers, ``str`` for a whole HTML page."""
     summary: str
     answer: Callable[[Runs, Any], Any] = lambda runs, ask: None
-    """Of the calls ``models`` and ``page``, :class:`Backend` answers."""
 
 
 def _of_model(answer: Callable[[Any, Any], Any]) -> Callable[[Runs, Any], Any]:
@@ -131,23 +136,22 @@ CALLS = MappingProxyType(
 
 
 def parse(call: str, asked: object) -> m.Message:
-    """The request ``asked``, a value from JSON, checked to be exactly of the type that
-    :data:`CALLS` names.
-    """
+    """Return the request for the JSON value ``asked``, of the type that :data:`CALLS` names."""
     try:
-        return _known(call).asked.model_validate(asked)
+        return _call_of(call).asked.model_validate(asked)
     except ValidationError as error:
-        raise not_described(
-            call, error.errors(include_url=False, include_context=False, include_input=False)
-        ) from None
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        raise not_described(call, errors) from None
 
 
-def _known(call: str) -> Call:
-    if call not in CALLS:
+def _call_of(name: str) -> Call:
+    if name not in CALLS:
         raise UnknownName(
-            f"the call {call[:40]!r}", f"one of {', '.join(CALLS)}", "Use one of these names."
+            got=f"the call {name[:40]!r}",
+            expected=f"one of {', '.join(CALLS)}",
+            fix="Use one of these names.",
         )
-    return CALLS[call]
+    return CALLS[name]
 
 
 class Backend:
@@ -156,7 +160,7 @@ class Backend:
     Args:
         models: The models in the order in which they are listed: loaded ones, or entries to be
             opened on demand.
-        look_again: Lists the runs there are now. The call ``models`` adds those with new names.
+        look_again: Lists the current runs. The call ``models`` adds runs with new names.
     """
 
     def __init__(
@@ -164,18 +168,18 @@ class Backend:
         models: Sequence[LoadedModel | ModelEntry],
         look_again: Callable[[], Sequence[ModelEntry]] = list,
     ) -> None:
-        entries = [each if isinstance(each, ModelEntry) else entry_of(each) for each in models]
-        if len(entries) <= 0:
+        entries = [model if isinstance(model, ModelEntry) else entry_of(model) for model in models]
+        if not entries:
             raise InputError(
                 got="no models",
                 expected="at least one",
                 fix="Pass a model.",
             )
         names = [entry.card.name for entry in entries]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        repeated_names = sorted({name for name in names if names.count(name) > 1})
+        if repeated_names:
             raise InputError(
-                got=f"two models named {twice}",
+                got=f"two models named {repeated_names}",
                 expected="unique names",
                 fix="Rename one.",
             )
@@ -187,15 +191,17 @@ class Backend:
         self._locks = {name: threading.Lock() for name in names}
 
     def model(self, name: str) -> LoadedModel:
-        """The model of this name. Its weights are read on first use, and again when the stored ones
-        have changed.
+        """Return the model of this name.
 
-        If the stored weights are gone, the model stays as it was read.
+        Its weights are read on first use, and again when the stored weights have changed. If the
+        stored weights are gone, the model stays as it was read.
         """
         if name not in self.entries:
             known = ", ".join(self.entries)
             raise UnknownName(
-                f"the model {name!r}", f"one of {known}", "List them with the call 'models'."
+                got=f"the model {name!r}",
+                expected=f"one of {known}",
+                fix="List them with the call 'models'.",
             )
         with self._locks[name]:
             stamp = self.entries[name].stamp()
@@ -205,14 +211,14 @@ class Backend:
             return self._open[name]
 
     def _entry(self, name: str) -> ModelEntry:
-        """The entry of a model, of what is stored there now: another run may have taken the place."""
-        with suppress(InputError):  # half written; what opens it tells
+        """Return a model's entry as it is stored now, since another run may have replaced it."""
+        with suppress(InputError):  # a half-written file, which is refused when it is opened
             self.entries[name] = self.entries[name].afresh() or self.entries[name]
         return self.entries[name]
 
     def answer(self, call: str, request: m.Message) -> Any:
-        """The answer to a call, of the type that :data:`CALLS` names."""
-        asked = _known(call).asked
+        """Return the answer to a call, of the type that :data:`CALLS` names."""
+        asked = _call_of(call).asked
         if not isinstance(request, asked):
             raise InputError(
                 got=f"a {type(request).__name__} for the call {call!r}",
@@ -232,7 +238,7 @@ class Backend:
         return answered
 
     def catalogue(self) -> m.Catalogue:
-        """Every model, in the order in which they are listed."""
+        """List every model, in the order of :attr:`entries`."""
         return m.Catalogue(
             models=[self._entry(name).card for name in list(self.entries)], version=__version__
         )

@@ -20,16 +20,17 @@ from glassformer.errors import InputError
 from glassformer.explorer.api import refusal_of
 
 MOST_BYTES = 1 << 20
+"""Largest body of a request, in bytes."""
+# A refused body is read for a while, since a client that still sends would miss the answer.
 _DROPPED = 32
+"""Largest part of a refused body that is read, in bodies of the largest size."""
 _DROPPED_WITHIN = 1.0
-"""Bodies of the largest size, and seconds, that a refused one is read: a client that still sends
-misses the answer.
-"""
+"""Seconds for which a refused body is read."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "font-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 """Content Security Policy: the page loads only what this server sends, and cannot be framed."""
 
@@ -44,14 +45,16 @@ SECURITY_HEADERS = (
 
 
 def hosts_of(port: int) -> frozenset[str]:
-    """The Host headers by which a browser may address a server at ``port`` of this machine."""
-    names = ("127.0.0.1", "localhost")
-    with_port = {f"{name}:{port}" for name in names}
-    return frozenset(with_port | set(names) if port == 80 else with_port)
+    """Return the Host headers by which a browser may address a local server at ``port``."""
+    names = {"127.0.0.1", "localhost"}
+    hosts = {f"{name}:{port}" for name in names}
+    if port == 80:
+        hosts |= names
+    return frozenset(hosts)
 
 
 class Refused(InputError):
-    """A request that is answered with an error status and not passed on."""
+    """Request that is answered with an error status and not passed on."""
 
     def __init__(self, status: int, got: str, expected: str, fix: str) -> None:
         self.status = status
@@ -59,25 +62,25 @@ class Refused(InputError):
 
 
 def refusal(status: int, error: InputError, headers: dict[str, str] | None = None) -> Response:
-    """The response that reports why a request was refused."""
+    """Return the response that reports why a request was refused."""
     return Response(refusal_of(error).model_dump_json(), status, headers, "application/json")
 
 
 class Guard:
-    """ASGI middleware that passes on requests of this server's own page, or of a program on this
-    machine.
+    """ASGI middleware that passes on requests of this server's own page or of a local program.
 
-    Others are refused with a :class:`~glassformer.explorer.messages.Refusal`:
+    Other requests are refused with a :class:`~glassformer.explorer.messages.Refusal`:
 
-    - 421: a Host that is not in ``hosts``, none, or several; to a browser a page says what to do;
-    - 403: an Origin other than the Host; a request that the browser marks as coming from another
-      site, except for opening the page by a link;
-    - 413: a body of more than ``most_bytes``, as announced or as received;
-    - 415: a POST whose body is not ``application/json``, which a form of another page could send,
-      or is compressed.
+    - 421: a Host that is not in ``hosts``, none, or several. A browser gets a page that says what
+      to do.
+    - 403: an Origin other than the Host, or a request that the browser marks as coming from another
+      site. Opening the page by a link is allowed.
+    - 413: a body of more than ``most_bytes``, as announced or as received.
+    - 415: a POST whose body is compressed, or is not ``application/json``, as a form of another
+      page could send it.
 
-    All answers get :data:`SECURITY_HEADERS` and may not be stored; files of the page may be, if
-    revalidated.
+    All answers get :data:`SECURITY_HEADERS` and may not be stored. The page's files may be stored
+    if they are revalidated.
     """
 
     def __init__(
@@ -95,12 +98,13 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                if scope["path"].startswith("/api/") or message["status"] >= 400:
-                    stored = b"no-store"
-                else:
-                    stored = b"no-cache"
-                more = (*SECURITY_HEADERS, (b"cache-control", stored))
-                message["headers"] = [*message.get("headers", ()), *more]
+                is_page_file = not scope["path"].startswith("/api/") and message["status"] < 400
+                cache_control = b"no-cache" if is_page_file else b"no-store"
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *SECURITY_HEADERS,
+                    (b"cache-control", cache_control),
+                ]
             await send(message)
 
         headers = Headers(scope=scope)
@@ -114,148 +118,150 @@ class Guard:
             # The rest of the body is not read, so the connection cannot serve another request.
             close = {"connection": "close"}
             response = refusal(refused.status, refused, close)
-            if (
-                refused.status == 421
-                and scope["method"] == "GET"
-                and "text/html" in headers.get("accept", "")
-            ):
-                response = HTMLResponse(
-                    _other_address(headers.get("host", ""), self.hosts), refused.status, close
-                )
+            reads_html = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+            if refused.status == 421 and reads_html:
+                page = _other_address(headers.get("host", ""), self.hosts)
+                response = HTMLResponse(page, refused.status, close)
             await response(scope, receive, send_guarded)
             return
         if body is not None:
             await self.app(scope, _replay(body, receive), send_guarded)
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The whole body; None if the client has disconnected before its end."""
+        """Return the whole body; None if the client has disconnected before its end."""
+        announced = "0"
         if "content-length" in headers:
             announced = ", ".join(headers.getlist("content-length"))
-        else:
-            announced = "0"
-        if (
-            not (announced.isascii() and announced.isdigit())
-            or int(announced[:20]) > self.most_bytes
-        ):
+        is_number = announced.isascii() and announced.isdigit()
+        if not is_number or int(announced[:20]) > self.most_bytes:
             raise self._too_large(f"{announced[:20]} bytes announced")
         body = bytearray()
-        more = True
-        while more:
+        is_more = True
+        while is_more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
-            more = message.get("more_body", False)
+            is_more = message.get("more_body", False)
             if len(body) > self.most_bytes:
                 raise self._too_large(f"more than {self.most_bytes:,} bytes")
         return bytes(body)
 
     async def _drop_body(self, receive: Receive) -> None:
-        room = _DROPPED * self.most_bytes
-        more = True
+        remaining = _DROPPED * self.most_bytes
+        is_more = True
         with suppress(TimeoutError):
             async with asyncio.timeout(_DROPPED_WITHIN):
-                while more and room > 0:
+                while is_more and remaining > 0:
                     message = await receive()
-                    room -= len(message.get("body", b""))
-                    more = message.get("more_body", False)
+                    remaining -= len(message.get("body", b""))
+                    is_more = message.get("more_body", False)
 
     def _too_large(self, got: str) -> Refused:
-        return Refused(
-            413, got, f"a body of at most {self.most_bytes:,} bytes", "Ask for less at a time."
-        )
+        expected = f"a body of at most {self.most_bytes:,} bytes"
+        return Refused(413, got, expected, fix="Ask for less at a time.")
 
 
-def _other_address(asked: str, hosts: frozenset[str]) -> str:
-    """Return the page that says at which address the server answers, and how a forwarded port
-    becomes one.
-    """
-    own = min(hosts, key=lambda host: (host.partition(":")[0] != "127.0.0.1", host))
-    port = own.partition(":")[2] or "80"
-    name, _, number = asked.rpartition(":")
+def _other_address(requested_host: str, hosts: frozenset[str]) -> str:
+    """Return a page that names the server's address and says how to forward its port."""
+    address = min(hosts, key=lambda host: (host.partition(":")[0] != "127.0.0.1", host))
+    port = address.partition(":")[2] or "80"
+    requested_name, _, requested_port = requested_host.rpartition(":")
     advice = (
         "<p>If you forward a port of your machine to this one, forward the same number, and open "
         "the address above:</p>"
         f"<pre>ssh -L {port}:127.0.0.1:{port} NAME-OF-THIS-MACHINE</pre>"
     )
-    if name in ("localhost", "127.0.0.1") and number.isdecimal() and len(number) <= 5:
-        advice += f"<p>Or start it with the number that you opened:</p><pre>glassformer explore --port {number}</pre>"
+    if (
+        requested_name in ("localhost", "127.0.0.1")
+        and requested_port.isdecimal()
+        and len(requested_port) <= 5
+    ):
+        advice += (
+            "<p>Or start it with the number that you opened:</p>"
+            f"<pre>glassformer explore --port {requested_port}</pre>"
+        )
     return (
         '<!doctype html>\n<html lang="en">\n'
         '<head><meta charset="utf-8"><title>glassformer: another address</title></head>\n'
-        f'<body>\n<h1>This page is at <a href="http://{own}/">http://{own}/</a></h1>\n'
-        f"<p>It was asked for as <code>{html.escape(asked[:100])}</code>, and answers under no "
-        "other name: "
-        f"otherwise any web page could read it.</p>\n{advice}\n</body>\n</html>\n"
+        f'<body>\n<h1>This page is at <a href="http://{address}/">http://{address}/</a></h1>\n'
+        f"<p>It was asked for as <code>{html.escape(requested_host[:100])}</code>, and answers "
+        "under no other name: otherwise any web page could read it.</p>\n"
+        f"{advice}\n</body>\n</html>\n"
     )
 
 
 def require_own(scope: Scope, hosts: frozenset[str]) -> None:
-    """Check that a request names this server as its host and comes from its page or from no page."""
+    """Check that a request names this server as its host, and comes from its page or no page."""
     headers = Headers(scope=scope)
     # Starlette's TrustedHostMiddleware ignores the port and all but the first of several Host
     # headers.
-    named = headers.getlist("host")
-    host = named[0].lower() if len(named) == 1 else ""
+    named_hosts = headers.getlist("host")
+    host = named_hosts[0].lower() if len(named_hosts) == 1 else ""
     if host not in hosts:
-        if len(named) == 1:
-            got = f"the host {host[:100]!r}"
-        else:
-            got = f"{len(named)} hosts"
+        is_single = len(named_hosts) == 1
         known = ", ".join(sorted(hosts))
-        raise Refused(421, got, f"one of {known}", "Open the address that the server printed.")
+        raise Refused(
+            421,
+            got=f"the host {host[:100]!r}" if is_single else f"{len(named_hosts)} hosts",
+            expected=f"one of {known}",
+            fix="Open the address that the server printed.",
+        )
     foreign = [origin for origin in headers.getlist("origin") if origin.lower() != f"http://{host}"]
     if foreign:
-        expected = f"a request from http://{host}"
         raise Refused(
             403,
-            f"a request from {foreign[0][:100]!r}",
-            expected,
-            "Open the page at the server's own address.",
+            got=f"a request from {foreign[0][:100]!r}",
+            expected=f"a request from http://{host}",
+            fix="Open the page at the server's own address.",
         )
     site = headers.get("sec-fetch-site", "none")
     # A link on any page may open ours: that page can read nothing of the answer.
-    opens = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == (
-        "navigate",
-        "document",
+    opens_page = (
+        headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+        and scope["method"] == "GET"
+        and scope["path"] == "/"
     )
-    if site not in ("same-origin", "none") and not (
-        opens and scope["method"] == "GET" and scope["path"] == "/"
-    ):
+    if site not in ("same-origin", "none") and not opens_page:
         raise Refused(
             403,
-            "a request from another site's page",
-            "one from this page",
-            "Open this page itself.",
+            got="a request from another site's page",
+            expected="one from this page",
+            fix="Open this page itself.",
         )
 
 
 def require_json(scope: Scope) -> None:
-    """Check that the body of a POST is plain JSON in UTF-8, which other pages cannot send without
-    being asked first.
+    """Check that the body of a POST is plain JSON in UTF-8.
+
+    Browsers let other pages send such a body only after asking the server, which refuses.
     """
     if scope["method"] != "POST":
         return
     headers = Headers(scope=scope)
-    kind = ", ".join(headers.getlist("content-type"))
+    content_type = ", ".join(headers.getlist("content-type"))
     # FastAPI's own check takes any application/*+json in any character set.
-    media, *parameters = [part.strip().lower() for part in kind.split(";")]
-    if media != "application/json" or any(
-        each not in ("charset=utf-8", 'charset="utf-8"') for each in parameters
-    ):
-        got = f"the Content-Type {kind[:100]!r}"
-        raise Refused(415, got, "application/json", "Send the request as JSON in UTF-8.")
+    media, *parameters = [part.strip().lower() for part in content_type.split(";")]
+    is_utf8 = set(parameters) <= {"charset=utf-8", 'charset="utf-8"'}
+    if media != "application/json" or not is_utf8:
+        raise Refused(
+            415,
+            got=f"the Content-Type {content_type[:100]!r}",
+            expected="application/json",
+            fix="Send the request as JSON in UTF-8.",
+        )
     if headers.get("content-encoding", "identity") != "identity":
         raise Refused(415, "a compressed body", "a plain one", "Remove Content-Encoding.")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """``body`` once, then what the connection reports: that the client has disconnected."""
-    waiting: list[MutableMapping[str, Any]] = [
+    """Return a channel that gives ``body`` once, then what the connection reports."""
+    messages: list[MutableMapping[str, Any]] = [
         {"type": "http.request", "body": body, "more_body": False}
     ]
 
     async def replayed() -> MutableMapping[str, Any]:
-        return waiting.pop() if waiting else await receive()
+        return messages.pop() if messages else await receive()
 
     return replayed

@@ -1,4 +1,4 @@
-"""The requests and answers of the page's calls, validated when they are made.
+"""Define the requests and answers of the page's calls, validated when they are made.
 
 A call has the same name on every transport: ``POST /api/NAME`` of the server, a message of the
 notebook's widget, or an answer recorded in a saved page. The calls ``weights`` and ``rows`` answer
@@ -23,10 +23,10 @@ View = Literal[
 Kind = Literal["head", "program", "encoder", "encoder_decoder", "decoder"]
 Part = Literal["self", "encoder", "decoder", "cross"]
 Origin = Literal["shipped", "run", "given"]
-"""Bundled, stored as a run or checkpoint, or passed from Python."""
+"""Origin of a model: bundled, stored as a run or checkpoint, or passed from Python."""
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
-"""The name of a model or a run in requests: a key of a table in memory, never a path."""
+"""Name of a model or a run in requests: a key of a table in memory, never a path."""
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 Units = Annotated[list[Annotated[str, Field(max_length=80)]], Field(max_length=MOST_UNITS)]
 
@@ -47,12 +47,12 @@ Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 TopK = Annotated[int, Field(ge=1, le=1_000_000), WHOLE]
 TopP = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**53), WHOLE]
-"""Up to the largest integer that JavaScript represents exactly."""
+"""Seed, at most the largest integer that JavaScript represents exactly."""
 OutcomeId = Annotated[int, Field(ge=0, lt=2**31), WHOLE]
-"""A token id of the output's vocabulary, or the number of a class."""
+"""Token id of the output's vocabulary, or number of a class."""
 Strength = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 MOST_EDITS = 64
-"""Largest number of heads to remove; of edges to forbid; and of experts to replace."""
+"""Largest number of heads to remove, of edges to forbid, and of experts to replace."""
 LARGEST = 1e300
 """Largest absolute value in a matrix of a hand-designed head."""
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
@@ -78,7 +78,7 @@ class Nothing(Request):
 
 
 class Refusal(Message):
-    """The reason why a request was not answered."""
+    """Reason why a request was not answered."""
 
     got: str
     expected: str
@@ -86,7 +86,7 @@ class Refusal(Message):
 
 
 class Attention(Message):
-    """One stack of attentions of a run: ``layers`` matrices of ``heads`` heads each."""
+    """One stack of attention of a run: ``layers`` layers of ``heads`` heads each."""
 
     part: Part
     label: str
@@ -98,36 +98,36 @@ class Attention(Message):
     keys_are: Literal["tokens", "source"]
     causal: bool
     windows: list[int | None]
-    """The number of keys that a query of each layer sees, itself included; None: all."""
+    """Number of keys that a query of each layer sees, itself included; None for all keys."""
     sinks: bool
-    """Whether there is an attention sink, so that rows sum to less than 1."""
+    """True if there is an attention sink, so that rows sum to less than 1."""
 
 
 class ModelCard(Message):
-    """The description of a model."""
+    """Description of a model."""
 
     name: Name
     title: str
     kind: Kind
     about: str
-    """One or two sentences: what the model does, and what to look for."""
+    """One or two sentences that say what the model does and what to look for."""
     views: list[View]
     text: Text
     source: Units | None = None
-    """For an encoder-decoder: the units that its encoder reads at first, as in ``Ask.source``."""
+    """Units that an encoder-decoder's encoder reads at first, as in ``Ask.source``."""
     samples: list[Text] = Field(default=[])
     second: Text = ""
-    """A text of as many tokens as ``text`` with another answer, to be compared with it."""
+    """Text of as many tokens as ``text`` with another answer, to be compared with it."""
     input_help: str
     """Valid texts, such as "letters A, B and C" or "numbers from 0 to 10 between spaces"."""
     words: list[str] | None = None
-    """The vocabulary, if it is small; None: any text is valid."""
+    """Vocabulary, if it is small; None if any text is valid."""
     layer: Index = 0
     head: Index = 0
     blank: str = ""
-    """Of a program that is also an exercise: its text with a part left out."""
+    """Text of a program that is also an exercise, with a part left out."""
     code: str = ""
-    """Of a program of the library: its source in Python."""
+    """Python source of a program of the library."""
     origin: Origin
 
 
@@ -139,7 +139,7 @@ class Catalogue(Message):
 
 
 class HeadWeightsMessage(Request):
-    """The matrices of a hand-designed head."""
+    """Matrices of a hand-designed head."""
 
     Km: Cells
     Qm: Cells
@@ -148,7 +148,7 @@ class HeadWeightsMessage(Request):
 
 
 class RemovedHead(Request):
-    """A head whose output is set to 0."""
+    """Head whose output is set to 0."""
 
     part: Part
     layer: Index
@@ -156,50 +156,47 @@ class RemovedHead(Request):
 
 
 class ForbiddenEdge(Request):
-    """A key that a query may not attend to."""
+    """Key that a query may not attend to."""
 
     part: Part
     layer: Index | None
-    """None: in every layer of the part."""
+    """Layer; None for every layer of the part."""
     head: Index | None
     query: Index
     key: Index
 
 
 class Steering(Request):
-    """A vector that is added to the residual stream after a layer, at all positions.
+    """Vector that is added to the residual stream after a layer, at all positions.
 
-    Its direction is the one that raises the logit of ``toward`` most, or its difference from the
-    logit of ``away``, through the final norm's weight.
+    Through the final norm's weight, its direction raises the logit of ``toward`` most, or the
+    difference from the logit of ``away``.
     """
 
     layer: Index
     toward: OutcomeId
     away: OutcomeId | None
     strength: Strength
-    """Its length, as a multiple of the stream's median length: some models' first token has a
-    hundred times as much.
+    """Length of the vector, as a multiple of the stream's median length.
+
+    The median is used because the first token of some models is a hundred times as long.
     """
 
 
 class ReplacedExpert(Request):
-    """An expert that gets no tokens."""
+    """Expert that gets no tokens."""
 
     layer: Index
     expert: Index
     instead: Index | None
-    """The expert that gets its share of the router's probability, where it was chosen. None: the
-    next best.
-    """
+    """Expert that gets its probability where it was chosen; None for the next best expert."""
 
 
 class PatchedPlace(Request):
-    """The residual stream after a layer at one position, as it is where the model reads another
-    text.
-    """
+    """Place of the residual stream, a layer and a position, that is replaced by another text's."""
 
     text: Text
-    """Of as many tokens."""
+    """Other text, of as many tokens."""
     layer: Index
     position: Index
 
@@ -220,7 +217,7 @@ class Changes(Request):
 
 
 class AskText(Request):
-    """A model and a text, for an encoder-decoder the decoder's initial one, which may be empty."""
+    """A model and a text: for an encoder-decoder the decoder's initial text, which may be empty."""
 
     model: Name
     text: Text
@@ -230,29 +227,28 @@ class Ask(AskText):
     """A model and its input."""
 
     source: Units | None = None
-    """For an encoder-decoder: the units that its encoder reads. None: those of the card."""
+    """Units that an encoder-decoder's encoder reads; by default the card's units."""
     order: Order | None = None
-    """A permutation of ``source``: place i is read from ``source[order[i]]``. None: the order of
-    ``source``.
+    """Permutation of ``source``: place i is read from ``source[order[i]]``; None keeps the order.
     """
     weights: HeadWeightsMessage | None = None
-    """For a hand-designed head: its matrices. None: those of its design."""
+    """Matrices of a hand-designed head; by default its design."""
     changes: Changes | None = None
-    """Changes of the model that reads; the tokens are those that it reads without them."""
+    """Changes of the model that reads. The tokens are the same as without changes."""
 
 
 class Said(Message):
-    """The output of a model."""
+    """Output of a model."""
 
     headline: str
-    """The output in a line, such as "positive, 93 %"."""
+    """Output in a line, such as "positive, 93 %"."""
     classes: list[tuple[str, float]] = Field(default=[])
     """Probabilities of classes or next tokens, the likeliest first; empty if there are none."""
     words: list[str] = Field(default=[])
 
 
 class Run(Message):
-    """A model's forward pass on a text. The same request gives the same name and the same numbers."""
+    """A model's forward pass on a text. The same request gives the same name and numbers."""
 
     run: Name
     ask: Ask
@@ -261,8 +257,9 @@ class Run(Message):
     attentions: list[Attention]
     said: Said
     place: int | None = None
-    """The position whose logits ``said`` reports, the first of several; None for a classifier, a
-    head or a program.
+    """Position whose logits ``said`` reports, the first one if there are several.
+
+    None for a classifier, a head or a program.
     """
 
 
@@ -270,8 +267,8 @@ class AskTile(Request):
     """A request for a part of an attention matrix: ``TILE`` x ``TILE`` cells, fewer at the edge.
 
     At level l a cell is the maximum of 2**l x 2**l neighbouring weights; level 0 is the matrix
-    itself. Tile (row, column) begins at cell (row * TILE, column * TILE) of its level. Answer:
-    float32 [rows, columns].
+    itself. Tile (row, column) begins at cell (row * TILE, column * TILE) of its level. The answer
+    is float32 [rows, columns].
     """
 
     run: Name
@@ -282,14 +279,17 @@ class AskTile(Request):
     row: Index = 0
     column: Index = 0
     passed: bool = False
-    """Instead of weights, shares of what is passed on: weight times length of the value after the
-    output projection, divided by the sum of its row.
+    """True for shares of what is passed on instead of weights.
+
+    A share is the weight times the length of the value after the output projection, divided by the
+    sum of its row.
     """
 
 
 class AskRows(Request):
-    """The attention weights of one query in every layer and head, or in one. Answer: float32
-    [layer, head, key].
+    """A request for the attention weights of one query, in every layer and head or in one.
+
+    The answer is float32 [layer, head, key].
     """
 
     run: Name
@@ -298,7 +298,7 @@ class AskRows(Request):
     layer: Index | None = None
     head: Index | None = None
     passed: bool = False
-    """As in :class:`AskTile`."""
+    """See :class:`AskTile`."""
 
 
 class AskMeasures(Request):
@@ -312,7 +312,7 @@ THUMBNAIL = 32
 
 
 class Measures(Message):
-    """Measures and thumbnails of every head of a stack: all lists are [layer][head].
+    """Measures and thumbnails of every head of a stack; all lists are [layer][head].
 
     The measures of a head with weights that are not finite, as after a diverged training, are None.
     """
@@ -320,24 +320,18 @@ class Measures(Message):
     entropy: list[list[float | None]]
     """Mean entropy of a query's weights, in bits."""
     distance: list[list[float | None]] | None
-    """Mean distance from a query to its keys, weighted, in tokens; None if the keys are another
-    text.
-    """
+    """Mean weighted distance from a query to its keys, in tokens; None between two texts."""
     sink: list[list[float | None]] | None
     """Mean weight of the sink; None without sinks."""
     most_read: list[list[int]]
-    """The key that gets most attention: with the largest mean weight of all queries that see more
-    than one key.
-    """
+    """Key with the largest mean weight, over all queries that see more than one key."""
     on_one: list[list[float | None]]
-    """That mean weight."""
+    """Mean weight of the key ``most_read``."""
     passed: list[list[float | None]] | None
-    """The mean share of what is passed on that comes from it, as in ``AskTile.passed``; None where
-    it is unknown.
-    """
+    """Mean share of the key ``most_read``, as in ``AskTile.passed``; None if unknown."""
     thumbnails: list[list[list[list[float]]]]
-    """[layer][head][row][column]: the largest weight of each of at most ``THUMBNAIL`` x
-    ``THUMBNAIL`` cells; no rows if weights are not finite.
+    """[layer][head][row][column]: largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL``
+    cells; no rows if weights are not finite.
     """
 
 
@@ -348,19 +342,20 @@ class AskDetect(Request):
 
 
 class Detected(Message):
-    """The mean weights, [layer][head], of a decoder's heads on four kinds of keys, for random
-    tokens that are read twice; see :class:`~glassformer.observe.detectors.HeadScores`. They are of
-    the model, whatever text is shown.
+    """Mean weights, [layer][head], of a decoder's heads on four kinds of keys.
+
+    They are measured on random tokens that are read twice, and do not depend on the text that is
+    shown; see :class:`~glassformer.observe.detectors.HeadScores`.
     """
 
     previous: list[list[float]]
-    """The token before the query."""
+    """Weight of the token before the query."""
     first: list[list[float]]
-    """The first token, and the sink."""
+    """Weight of the first token, and of the sink."""
     duplicate: list[list[float]]
-    """The earlier occurrence of the query's token."""
+    """Weight of the earlier occurrence of the query's token."""
     induction: list[list[float]]
-    """The token after that, which is what comes next."""
+    """Weight of the token after the earlier occurrence, which comes next."""
 
 
 class AskExperts(Request):
@@ -370,28 +365,32 @@ class AskExperts(Request):
 
 
 MOST_EXPERT_NUMBERS = 1 << 20
-"""Largest number of numbers in an answer about experts: some 9 MB of JSON. Answers for longer texts
-omit probabilities; texts whose choices and routing weights alone exceed it are refused.
+"""Largest number of numbers in an answer about experts: some 9 MB of JSON.
+
+Answers for longer texts omit probabilities. Texts whose choices and routing weights alone exceed it
+are refused.
 """
 
 
 class ExpertLayer(Message):
-    """The choices of one layer's router."""
+    """Choices of one layer's router."""
 
     layer: int
     choices: list[list[int]]
-    """[token][choice]: the chosen experts, the best first."""
+    """[token][choice]: chosen experts, the best first."""
     shares: list[list[float]]
-    """[token][choice]: the routing weights, which sum to 1."""
+    """[token][choice]: routing weights, which sum to 1."""
     probabilities: list[list[float]]
-    """[token][expert]: the router's softmax over all experts. Empty in every layer if the answer
-    would exceed ``MOST_EXPERT_NUMBERS`` numbers.
+    """[token][expert]: softmax of the router over all experts.
+
+    Empty in every layer if the answer would exceed ``MOST_EXPERT_NUMBERS`` numbers.
     """
     load: list[float]
+    """[expert]: share of all choices."""
 
 
 class Experts(Message):
-    """The experts that every token was routed to."""
+    """Experts that every token was routed to."""
 
     num_experts: int
     top_k: int
@@ -414,9 +413,10 @@ class Head(Message):
     max_len: int
     weights: HeadWeightsMessage
     inputs: list[str]
-    """The names of the rows of Km, Qm and Vm: the tokens, then the coordinates of the position."""
+    """Names of the rows of Km, Qm and Vm: tokens, then coordinates of the position."""
     positions: list[str]
     why: dict[str, str]
+    """Reason for the values of each matrix, by its name."""
 
 
 class AskCheck(Request):
@@ -446,11 +446,11 @@ class FailureMessage(Message):
 
 
 class CertificateMessage(Message):
-    """What is proved about the weights; see ``handcraft.verification.Certificate``."""
+    """Result of a proof about weights; see ``handcraft.verification.Certificate``."""
 
     verdict: Literal["holds", "fails", "undecided"]
     covers: str
-    """The sequences, with their letters and lengths."""
+    """Description of the sequences, with their letters and lengths."""
     rests_on: str
     criterion: str
     num_checked: int
@@ -458,22 +458,20 @@ class CertificateMessage(Message):
     num_right: int
     num_outputs: int
     num_undecided: int
-    """Outputs for which rounding decides whether they are right."""
+    """Number of outputs for which rounding decides whether they are right."""
     largest_error: float
     margin: float | None
     bound: float | None
     counterexample: FailureMessage | None
     undecided: FailureMessage | None
-    """The first output for which rounding decides."""
+    """First output for which rounding decides."""
     rounding: float | None
-    """How far other ways of computing that output may be from it; None if that is not known."""
+    """Largest difference that rounding can make to the output ``undecided``; None if unknown."""
     text: str
 
 
 class Check(Message):
-    """All intermediate values for one sequence, and what is proved about the weights for all
-    sequences.
-    """
+    """Intermediate values for one sequence, and the proof about the weights for all sequences."""
 
     tokens: list[str]
     inputs: Numbers
@@ -488,8 +486,9 @@ class Check(Message):
     reads: list[str]
     wanted: list[str]
     right: list[bool]
-    """Whether each output is right by the task's criterion: if several letters are equally right,
-    any of them is.
+    """For each output, True if it is right by the task's criterion.
+
+    If several letters are equally right, any of them counts.
     """
     certificate: CertificateMessage
 
@@ -501,9 +500,7 @@ class AskProgram(Request):
 
 
 MOST_PROGRAM_NUMBERS = 1 << 18
-"""Largest number of attention weights and of numbers of the residual stream in an answer about a
-program.
-"""
+"""Largest number of attention weights and residual stream entries in an answer about a program."""
 
 
 class ProgramPart(Message):
@@ -512,10 +509,11 @@ class ProgramPart(Message):
     name: str
     kind: Literal["input", "function", "select", "combined", "aggregate", "width"]
     sources: list[int]
-    """Places of the parts that it reads."""
+    """Places in ``Program.parts`` of the parts that it reads."""
     domain: str
+    """Possible values, in words."""
     values: list[str]
-    """[position]: its value by the definition; of a selector the selected keys."""
+    """[position]: value by the definition, or the keys that a selector selects."""
 
 
 class ProgramHead(Message):
@@ -538,25 +536,23 @@ class ProgramVariable(Message):
     read: int
     coordinates: list[int]
     values: list[str]
-    """[position]: its value, decoded from the stream; several where its coordinates do not tell
-    them apart.
-    """
+    """[position]: value decoded from the stream, or several values with the same coordinates."""
 
 
 class Program(Message):
     """A compiled program on a text."""
 
     stages: list[str]
-    """The embedding, attention and network of each layer, and the output."""
+    """Names of the stages: embedding, attention and network of each layer, and output."""
     parts: list[ProgramPart]
-    """Each after its sources, the program last; empty for a model without its definition."""
+    """Parts of the definition, each after its sources; empty for a model without one."""
     heads: list[ProgramHead]
     variables: list[ProgramVariable]
     stream: list[list[list[float]]]
-    """[stage][position][coordinate]: the residual stream after each stage but the output."""
+    """[stage][position][coordinate]: residual stream after each stage except the output."""
     outputs: list[str]
     definition: list[str] | None
-    """What the definition gives at each position; None without it, or where it has no value."""
+    """[position]: value of the definition; None if there is no definition, or it has no value."""
     right: list[bool] | None
     num_parameters: int
 
@@ -577,29 +573,27 @@ class ProgramFailure(Message):
 
 
 class Proof(Message):
-    """What is proved about a compiled program; see ``programs.certificate.ProgramCertificate``."""
+    """Result of a proof about a program; see ``programs.certificate.ProgramCertificate``."""
 
     verdict: Literal["holds", "fails", "undecided"]
     rests_on: str
     dtype: str
     num_checked: int
     num_different: float
-    """Sequences that differ by more than tokens that are alike for the program."""
+    """Number of sequences that differ for the program, which may treat some tokens alike."""
     num_possible: float
     num_wrong: int
     largest_error: float | None
     bound: float | None
     allowed: float | None
-    """None: any error, since there is one value."""
+    """Largest error that changes no output; None if there is only one value."""
     counterexample: ProgramFailure | None
     reason: str
-    """Why it is undecided; empty where it is not."""
+    """Reason why the proof is undecided; empty if it is decided."""
 
 
 class AskAttempt(Request):
-    """A request to read a program that was written for the task of a compiled one, and to compare
-    the two.
-    """
+    """A request to compare a written program with the compiled program whose task it does."""
 
     model: Name
     program: Text
@@ -607,15 +601,13 @@ class AskAttempt(Request):
 
 
 class Attempt(Message):
-    """A written program on a text, and whether it does the task; see
-    ``programs.written.Comparison``.
-    """
+    """Result of a written program; see ``programs.written.Comparison``."""
 
     tokens: list[str]
     outputs: list[str] | None
-    """What it gives at each position; None where it has no value."""
+    """[position]: value of the written program; None if it has no value."""
     definition: list[str] | None
-    """What the task is."""
+    """[position]: value of the task's definition; None if it has no value."""
     right: list[bool] | None
     verdict: Literal["holds", "fails", "undecided"]
     rests_on: Literal["every sequence", "samples"]
@@ -623,7 +615,7 @@ class Attempt(Message):
     num_possible: int
     counterexample: ProgramFailure | None
     fault: Refusal | None
-    """Why it cannot be read, or has no value."""
+    """Reason why the written program cannot be read or has no value."""
 
 
 class AskScramble(AskText):
@@ -631,11 +623,11 @@ class AskScramble(AskText):
 
     source: Units
     order: Order | None = None
-    """The order to compare with the given one; None: all orders, or 500 if there are more."""
+    """Order to compare with the source's; by default all orders, or 500 if there are more."""
 
 
 class Scrambled(Message):
-    """The effect of one order, or of all."""
+    """Effect of one order, or of all orders."""
 
     orders: int
     exhaustive: bool
@@ -662,31 +654,30 @@ class Candidate(Message):
     token: str
     logit: float
     plain: float
-    """Its probability before the rule: softmax of the logits."""
+    """Probability before the rule: softmax of the logits."""
     tempered: float
-    """After temperature alone; 1 or 0 at temperature 0."""
+    """Probability after temperature alone; 1 or 0 at temperature 0."""
     final: float
-    """After the whole rule; 0 if it is cut off."""
+    """Probability after the whole rule; 0 if the rule cuts the token off."""
     kept: bool
     obeys: bool | None
-    """Whether the recurrence allows it; None if no rule is known."""
+    """True if the recurrence allows the token; None if no rule is known."""
 
 
 class Next(Message):
-    """The distribution of the next token."""
+    """Distribution of the next token."""
 
     tokens: list[str]
     candidates: list[Candidate]
-    """The 64 likeliest, the likeliest first."""
+    """64 likeliest tokens, the likeliest first."""
     rest: int
     rest_plain: float
     kept: int
     """Number of tokens with a probability above 0 after the rule."""
     entropy: float
-    """Of the final distribution, in bits."""
+    """Entropy of the final distribution, in bits."""
     rule: str | None
-    """The rule that the text follows, such as "x[t] = 3 x[t-1] + 2 x[t-2] mod 11", if it is known.
-    """
+    """Rule that the text follows, such as "x[t] = 3 x[t-1] + 2 x[t-2] mod 11"; None if unknown."""
 
 
 class AskSteps(AskNext):
@@ -695,13 +686,15 @@ class AskSteps(AskNext):
     seed: Seed = 0
     steps: Annotated[int, Field(ge=1, le=64), WHOLE] = 1
     first: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
-    """The id of the first token, regardless of the rule; None: it is drawn like the others."""
+    """Id of the first token, regardless of the rule; None to draw it like the others."""
 
 
 Ended = Literal["asked", "model", "text", "read", "wordless"]
-"""Why generation ended: after the requested number of tokens; the model reads no more; the text
-would be too long for a message; 65,536 tokens have been read in all; or the drawn token has no
-text, such as padding.
+"""Reason why generation ended.
+
+``asked``: the requested number of tokens was generated. ``model``: the model reads no more.
+``text``: the text would be too long for a message. ``read``: 65,536 tokens have been read in all.
+``wordless``: the drawn token has no text, such as padding.
 """
 
 
@@ -714,8 +707,10 @@ class Step(Message):
 
 
 class Steps(Message):
-    """A continuation. Each draw depends on the seed and its position: two requests for one step
-    equal one for two.
+    """A continuation of a text.
+
+    Each draw depends on the seed and its position alone, so that two requests for one step equal
+    one request for two steps.
     """
 
     text: Text
@@ -728,7 +723,7 @@ class AskFind(AskText):
 
 
 class Found(Message):
-    """The first token of a text that follows another one."""
+    """First token of a text that continues another one."""
 
     id: OutcomeId
     name: str
@@ -740,11 +735,13 @@ class AskOutcome(Request):
 
     ask: Ask
     place: Index | None = None
-    """The token whose successor is predicted. None: the last one; of an encoder-decoder, the one
-    before the first generated token. For a classifier only None.
+    """Token whose successor is predicted; None for a classifier.
+
+    By default it is the last one or, for an encoder-decoder, the one before the first generated
+    token.
     """
     target: OutcomeId | None = None
-    """The token or class in question. None: the likeliest in the run."""
+    """Token or class in question; by default the likeliest in the run."""
 
 
 class AskWhatIf(AskOutcome, Changes):
@@ -772,8 +769,9 @@ class WhatIf(Message):
     place: int | None
     target: OutcomeId
     outcomes: list[Outcome]
-    """All, or the 64 likeliest before and the 8 likeliest after, joined by those that the request
-    names; those with the largest of both probabilities first.
+    """Outcomes, sorted by the larger of both probabilities.
+
+    They are the 64 likeliest before, the 8 likeliest after, and those that the request names.
     """
     rest: int
     rest_before: float
@@ -781,22 +779,24 @@ class WhatIf(Message):
     distance: float
     """Half the sum of absolute differences over all outcomes, in [0, 1]."""
     changes: list[str]
-    """Each change in words, in the order of the request."""
+    """Descriptions of the changes, in the order of the request."""
     offers: list[Offer]
-    """The changes and the calls that the model allows."""
+    """Changes and calls that the model allows."""
 
 
 class AskSweep(AskOutcome):
-    """A request to remove every head, one at a time. Each call computes for a moment and gives what
-    is known by then: call again with the answer's ``done`` until that is its ``total``. A sweep
-    that is not asked for any more stops.
+    """A request to remove every head, one at a time.
+
+    Each call computes for a moment and gives what is known by then. Call again with the answer's
+    ``done`` until it equals ``total``. A sweep stops when it is not asked for any more.
     """
 
     other: OutcomeId | None = None
-    """None: the log-odds of the target. Otherwise those of the target over this one."""
+    """Token or class over which the target's log-odds are computed; None for all others."""
     done: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
-    """How many exact heads the caller knows: the answer has more. None: nothing yet, so that an
-    estimate will do.
+    """Number of exact heads that the caller knows: the answer has more.
+
+    None if the caller knows nothing yet, so that an estimate is enough.
     """
 
 
@@ -810,94 +810,95 @@ class Compared(Message):
 
 
 class SweptStack(Message):
-    """The heads of one stack of attentions."""
+    """Heads of one stack of attention."""
 
     part: Part
     label: str
     after: list[list[float | None]]
-    """[layer][head]: the log-odds without this head; None: not known yet."""
+    """[layer][head]: log-odds without this head; None if not known yet."""
     exact: list[list[bool]]
-    """[layer][head]: whether the model was run without this head; otherwise its value is a
-    first-order estimate.
-    """
+    """[layer][head]: True if the model was run without this head, False for an estimate."""
 
 
 class HeadSweep(Compared):
-    """The log-odds of a token or class without each head: ``log(p / (1 - p))``, or ``log(p / q)``
-    over another one.
+    """Log-odds of a token or class without each head.
+
+    They are ``log(p / (1 - p))`` or, over another token or class, ``log(p / q)``.
     """
 
     before: float
     stacks: list[SweptStack]
     done: int
-    """The number of exact heads."""
+    """Number of exact heads."""
     total: int
-    """How many will be exact: fewer than there are where that would take too long."""
+    """Number of heads that will be exact: not all of them if that would take too long."""
 
 
 class AskPatches(AskOutcome):
-    """A request to run a second text with one place at a time as in the first, ``ask``. It is
-    continued as a sweep.
+    """A request to run a second text with one place at a time as in the first text, ``ask``.
+
+    It is continued as a sweep.
     """
 
     second: Text
-    """Of as many tokens as the first."""
+    """Second text, of as many tokens as the first."""
     other: OutcomeId | None = None
-    """As in :class:`AskSweep`."""
+    """See :class:`AskSweep`."""
     done: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
-    """How many places the caller knows."""
+    """Number of places that the caller knows."""
 
 
 class Patches(Compared):
-    """The log-odds of a token or class after a second text with one place of the residual stream as
-    in the first.
-    """
+    """Log-odds after a second text with one place of the residual stream as in the first text."""
 
     tokens: list[str]
     second_tokens: list[str]
     first: float
-    """The log-odds after the first text."""
+    """Log-odds after the first text."""
     second: float
+    """Log-odds after the second text."""
     patched: list[list[float | None]]
-    """[layer][position]: those after the second text with this place; None: not known yet."""
+    """[layer][position]: log-odds after the second text with this place; None if not known yet."""
     done: int
     total: int
 
 
 class AskLens(AskOutcome):
-    """A request for what the residual stream predicts after each layer, at all positions."""
+    """A request for the logit lens: the predictions after each layer, at all positions."""
 
     first: Index = 0
 
 
 class Lens(Message):
-    """The probabilities that the output projection gives after each layer. Of a classifier there is
-    one position.
+    """Probabilities that the output projection gives after each layer.
+
+    A classifier has one position.
     """
 
     target: OutcomeId
     name: str
     first: int
     stages: list[str]
-    """The names of the rows: "embedding", "layer 0" and so on."""
+    """Names of the rows: "embedding", "layer 0" and so on."""
     positions: list[str]
-    """The tokens from ``first`` on, at most 64."""
+    """Tokens from ``first`` on, at most 64."""
     names: list[list[str]]
-    """[stage][position]: the likeliest token or class."""
+    """[stage][position]: likeliest token or class."""
     probabilities: list[list[float]]
+    """[stage][position]: probability of the likeliest token or class."""
     targets: list[list[float]]
-    """[stage][position]: the probability of the likeliest, and of the target."""
+    """[stage][position]: probability of the target."""
 
 
 class AskContributions(AskOutcome):
     """A request for what each part of a model adds to a logit."""
 
     other: OutcomeId | None = None
-    """None: the logit of the target. Otherwise its difference from the logit of this one."""
+    """Token or class whose logit is subtracted from the target's; None for none."""
 
 
 class Contribution(Message):
-    """What one part adds."""
+    """Contribution of one part to a logit."""
 
     name: str
     kind: Literal["embedding", "head", "ffn", "expert", "bias", "interventions"]
@@ -908,8 +909,9 @@ class Contribution(Message):
 
 
 class Contributions(Compared):
-    """A logit, or a difference of two, as the sum over the parts of a model; see
-    ``observe.lens.direct_logits``.
+    """A logit, or a difference of two logits, as a sum over the parts of a model.
+
+    See ``observe.lens.direct_logits``.
     """
 
     total: float
@@ -923,7 +925,7 @@ class AskFfn(AskOutcome):
 
 
 class AddedLogit(Message):
-    """What is added to the logit of a token."""
+    """Number that is added to the logit of a token."""
 
     id: OutcomeId
     name: str
@@ -931,7 +933,7 @@ class AddedLogit(Message):
 
 
 class Neuron(Message):
-    """A neuron of a feed-forward network: its activation, and what it adds to the target's logit."""
+    """Activation of a feed-forward network's neuron, and its contribution to the target's logit."""
 
     number: int
     activation: float
@@ -939,21 +941,22 @@ class Neuron(Message):
 
 
 class Ffn(Message):
-    """What a feed-forward network adds to the logits at one position; see
-    ``observe.lens.ffn_logits``.
+    """Contribution of a feed-forward network to the logits at one position.
+
+    See ``observe.lens.ffn_logits``.
     """
 
     layer: int
     target: OutcomeId
     name: str
     value: float
-    """To the logit of the target."""
+    """Contribution to the logit of the target."""
     raised: list[AddedLogit]
     """At most 8 tokens, the one that is raised most first."""
     lowered: list[AddedLogit]
+    """At most 8 tokens, the one that is lowered most first."""
     neurons: list[Neuron] | None
-    """At most 8, that with the largest effect on the target first; None for a mixture of experts.
-    """
+    """At most 8 neurons, the largest effect on the target first; None for a mixture of experts."""
 
 
 class AskPage(Request):

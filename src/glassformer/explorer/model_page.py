@@ -1,4 +1,4 @@
-"""The explorer in Python: shown in a notebook, saved as a file, or served."""
+"""Show the explorer from Python: in a notebook, as a saved file, or from a server."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 _DPI = 144
 _MOST_CELLS = 512
-"""Rows and columns of a figure."""
+"""Largest number of rows and columns of a figure."""
 
 
 class ModelPage:
-    """The result of :func:`glassformer.explore`. As the last line of a notebook's cell it shows the
-    page.
+    """Result of :func:`glassformer.explore`. The last line of a notebook's cell shows it as a page.
 
     Args:
+        backend: The models and their answers.
         state: What to show, by the names of the page's address: ``view``, ``layer``, ``head``,
             ``pin`` and so on.
     """
@@ -57,12 +57,12 @@ class ModelPage:
 
     @property
     def words(self) -> dict[str, str]:
-        """What is shown, as the words of the page's address."""
+        """State of the page, as the words of its address."""
         return dict(self._words if self._widget is None else self._widget.state)
 
     @property
     def state(self) -> dict[str, Any]:
-        """What is shown, as values; includes choices made in the widget."""
+        """State of the page, as values; includes choices made in the widget."""
         return from_words(self.words).model_dump(exclude_defaults=True)
 
     def set(self, **changes: Any) -> None:
@@ -74,52 +74,53 @@ class ModelPage:
         """
         before = from_words(self.words)
         if changes.get("model", before.model) != before.model:
-            before = State()  # another model begins with a text of its own
+            before = State()  # another model begins with the text of its card
         if "text" in changes:
-            changes = {"written": [], **changes}  # it was not generated on the page
+            changes = {"written": [], **changes}  # no token was generated on the page
         words = self._checked(changed(before, changes))
         self._words = words
         if self._widget is not None:
             self._widget.state = words
 
     def save(self, path: str | Path) -> Path:
-        """Write the page in its current state to one file that opens without a server and without
-        network.
+        """Write the page in its current state to one file, which opens without server and network.
 
-        A file that is there already is replaced if it is a page that was saved before.
+        An existing file is replaced only if it is a saved page.
         """
         return save(self.backend, from_words(self.words), path)
 
     def figure(self) -> Figure:
-        """The attention of the chosen head as a figure of matplotlib; of a long text in overview."""
+        """Draw the attention of the chosen head with matplotlib; a long text as an overview."""
         from glassformer.figures.attention_maps import attention_map
         from glassformer.figures.heat_maps import MOST_NAMES
 
-        shown = page_state(from_words(self.words), self.backend.catalogue().models)
-        run: Run = self.backend.answer("run", ask_of(self.backend, shown))
-        stack = shown.stack(run)
-        place = shown.heads(stack)[0]
+        page = page_state(from_words(self.words), self.backend.catalogue().models)
+        run: Run = self.backend.answer("run", ask_of(self.backend, page))
+        stack = page.stack(run)
+        place = page.heads(stack)[0]
         level = coarse_enough(max(stack.queries, stack.keys), _MOST_CELLS)
         weights = matrix(self.backend, run, stack, place.layer, place.head, level)
         texts = {"tokens": run.tokens, "source": run.source or []}
-        named = level == 0 and max(stack.queries, stack.keys) <= MOST_NAMES
-        keys, queries = (texts[stack.keys_are], texts[stack.queries_are]) if named else ([], [])
-        title = (
-            f"{stack.label[:1].upper()}{stack.label[1:]}, layer {place.layer}, head {place.head}"
-        )
-        return attention_map(
-            weights, keys, queries, title, axis_names=("token that is read", "token that reads")
-        )
+        has_names = level == 0 and max(stack.queries, stack.keys) <= MOST_NAMES
+        keys: list[str] = []
+        queries: list[str] = []
+        if has_names:
+            keys = texts[stack.keys_are]
+            queries = texts[stack.queries_are]
+        label = f"{stack.label[:1].upper()}{stack.label[1:]}"
+        title = f"{label}, layer {place.layer}, head {place.head}"
+        axis_names = ("token that is read", "token that reads")
+        return attention_map(weights, keys, queries, title, axis_names=axis_names)
 
     def serve(self, port: int = 8017, *, browser: bool = True) -> None:
         """Serve the page on this machine alone until Ctrl-C, and open it in the browser.
 
-        In a notebook's cell, where an event loop runs, this returns at once: the server runs in a
-        thread, until
-        :meth:`stop`, the next call of this method, or the end of the kernel.
+        In a notebook's cell, where an event loop runs, this returns at once. The server runs in a
+        thread until :meth:`stop`, the next call of this method, or the end of the kernel.
 
         Args:
-            port: The port, or else the next free one; 0: any.
+            port: The port, or the next free one if it is in use. With 0, the system chooses one.
+            browser: Whether to open the page.
         """
         server = import_extra("server")
         self.stop()
@@ -138,85 +139,78 @@ class ModelPage:
             self._server = None
 
     def widget(self) -> ExplorerWidget:
-        """The widget of anywidget, the same one at each call."""
+        """Return the widget of anywidget, the same one at each call."""
         if self._widget is None:
             self._widget = import_extra("widget").ExplorerWidget(self.backend, self._words)
         return self._widget
 
     def __repr__(self) -> str:
-        return f"<{self._words['model']}: save(path) writes a page, serve() opens one, a notebook shows it>"
+        uses = "save(path) writes a page, serve() opens one, a notebook shows it"
+        return f"<{self._words['model']}: {uses}>"
 
     def _checked(self, state: State) -> dict[str, str]:
-        """Words that name a model and its text, since a page may be opened with them alone."""
+        """Return words that also name a model and its text, since a page may open from them."""
         return to_words(page_state(state, self.backend.catalogue().models).state)
 
     def _repr_mimebundle_(
         self, include: Sequence[str] | None = None, exclude: Sequence[str] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         data: dict[str, Any] = {"text/plain": repr(self)}
-        about: dict[str, Any] = {}
+        metadata: dict[str, Any] = {}
         try:
-            shown, about = self.widget()._repr_mimebundle_() or ({}, {})
-            data = {**shown, **data}
-            about = dict(about)
-        except InputError as missing:
-            warnings.warn(str(missing), stacklevel=2)
-        # Where a notebook is read without a kernel, as on GitHub, there is a picture of what was
-        # shown.
+            widget_data, metadata = self.widget()._repr_mimebundle_() or ({}, {})
+            data = {**widget_data, **data}
+            metadata = dict(metadata)
+        except InputError as error:
+            warnings.warn(str(error), stacklevel=2)
+        # A notebook that is read without a kernel, as on GitHub, shows a picture.
         with suppress(InputError):
-            data["image/png"], about["image/png"] = _png(self.figure())
-        return data, about
+            data["image/png"], metadata["image/png"] = _png(self.figure())
+        return data, metadata
 
 
 def open_page(
     model: Any = None, text: Any = None, *, tokenizer: Any = None, source: Any = None, **state: Any
 ) -> ModelPage:
-    """See :func:`glassformer.explore`."""
+    """Open a page; see :func:`glassformer.explore`."""
     if not (model is None or isinstance(model, str | Path | ModelEntry | LoadedModel)):
         return ModelPage(Backend([wrap_model(model, text, tokenizer, source)]), state)
-    named = model is not None
+    names_model = model is not None
     if model == "":
         raise InputError(
             got="a model without a name",
             expected="a name, a directory or a model",
             fix="Omit it to explore all models.",
         )
-    found: Sequence[Any]
-    if isinstance(model, ModelEntry | LoadedModel):
-        found = [model]
-    else:
-        found = list_models(model)
-    card = found[0].card
+    entries: Sequence[Any] = [model]
+    if not isinstance(model, ModelEntry | LoadedModel):
+        entries = list_models(model)
+    card = entries[0].card
     if tokenizer is not None:
         raise InputError(
             got=f"a tokenizer for {card.name}",
             expected="none, since it is stored with the model",
             fix="Omit it, or pass the model itself.",
         )
-    names = ", ".join(entry.card.name for entry in found)
-    alone = not named and not (text is None and source is None)
-    if alone:
+    if not names_model and not (text is None and source is None):
+        names = ", ".join(entry.card.name for entry in entries)
         raise InputError(
             got=f"a {'source' if text is None else 'text'} without a model",
             expected="both",
             fix=f"Name one of {names}.",
         )
-    backend = Backend(found)
-    state = {**state, "model": card.name} if named else state
+    backend = Backend(entries)
+    if names_model:
+        state = {**state, "model": card.name}
     if text is not None:
         tokens = tokens_in(text)
         if tokens is not None:
-            loaded = of_kind(
-                LoadedDecoder,
-                backend.model(card.name),
-                "tokens",
-                "a model that takes them: a decoder",
-            )
+            expected = "a model that takes them: a decoder"
+            loaded = of_kind(LoadedDecoder, backend.model(card.name), "tokens", expected)
             text = text_of(tokens, loaded.encode, [loaded.join])
         state["text"] = text
     if source is not None:
-        takes = card.kind == "encoder_decoder"
-        if not takes:
+        if card.kind != "encoder_decoder":
             raise InputError(
                 got=f"a source for {card.title}",
                 expected="an encoder-decoder",

@@ -1,4 +1,4 @@
-"""The explorer over HTTP, for one machine: the page, and its calls as a small JSON API."""
+"""Serve the explorer over HTTP to one machine: the page, and its calls as a small JSON API."""
 
 import asyncio
 import errno
@@ -31,12 +31,10 @@ HOST = "127.0.0.1"
 PORTS_TRIED = 20
 
 QUICK = frozenset({"models", "head", "weights", "rows", "experts", "find"})
-"""Calls that mostly look something up. The others compute; fewer of them run at once, so that these
-stay quick.
-"""
+"""Calls that mostly look something up, with a limit of their own so that they stay quick."""
 SHORT = frozenset({"run", "next", "steps", "whatif"})
-"""Calls of about one forward pass, for which a reader waits: the longer ones do not hold up their
-places.
+"""Calls of about one forward pass, with a limit of their own so that longer calls do not delay
+them.
 """
 QUICK_AT_ONCE = 4
 OTHERS_AT_ONCE = 2
@@ -50,13 +48,14 @@ REFUSALS = MappingProxyType(
         413: "The body is too long.",
         415: "The body is not declared as JSON, or is compressed.",
         421: "The request names another host than this server.",
-        422: "The request is well formed but cannot be answered: a text that the model cannot read, for example.",
+        422: (
+            "The request is well formed but cannot be answered: a text that the model cannot read, "
+            "for example."
+        ),
         503: "The server is ending.",
     }
 )
-"""Why a request may be refused, by status; the answer is a
-:class:`~glassformer.explorer.messages.Refusal`.
-"""
+"""Reasons for refusing a request, by status. The answer is a ``Refusal``."""
 
 _NO_MESSAGE: dict[type, dict[str, Any]] = {
     bytes: {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
@@ -68,14 +67,18 @@ _PORT_ERRORS = MappingProxyType(
 
 
 def create_api(backend: Backend) -> FastAPI:
-    """``POST /api/NAME`` for every call, ``GET`` for the page and its files, and
-    ``/api/openapi.json``.
+    """Return the web application.
+
+    It answers ``POST /api/NAME`` for every call, ``GET`` for the page and its files, and
+    ``GET /api/openapi.json``.
     """
     app = FastAPI(
         title="The glassformer explorer",
         version=backend.catalogue().version,
-        description="What the page asks its server. Binary answers are float32 numbers, little-endian, row by row; "
-        "their shape follows from the request and from the answer of `run`.",
+        description=(
+            "What the page asks its server. Binary answers are float32 numbers, little-endian, "
+            "row by row; their shape follows from the request and from the answer of `run`."
+        ),
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/openapi.json",
@@ -96,8 +99,14 @@ def create_api(backend: Backend) -> FastAPI:
     short = CapacityLimiter(OTHERS_AT_ONCE)
     others = CapacityLimiter(OTHERS_AT_ONCE)
     for name, call in CALLS.items():
+        if name in QUICK:
+            limiter = quick
+        elif name in SHORT:
+            limiter = short
+        else:
+            limiter = others
         content = _NO_MESSAGE.get(call.answered)
-        app.post(
+        declare = app.post(
             f"/api/{name}",
             operation_id=name,
             summary=call.summary,
@@ -105,15 +114,11 @@ def create_api(backend: Backend) -> FastAPI:
             response_description="The answer.",
             response_model=call.answered if content is None else None,
             response_class=JSONResponse if content is None else Response,
-        )(
-            _endpoint(
-                backend, name, call, quick if name in QUICK else short if name in SHORT else others
-            )
         )
-    # Only the names of the page's own files reach the file system.
-    files = StaticFiles(
-        directory=PAGE, html=True, follow_symlink=True
-    )  # an installer may have made links of them
+        declare(_endpoint(backend, name, call, limiter))
+    # Only the names of the page's own files reach the file system. An installer may have made links
+    # of these files.
+    files = StaticFiles(directory=PAGE, html=True, follow_symlink=True)
     for path in ("/", *(f"/{entry.name}" for entry in PAGE.iterdir())):
         app.add_route(path, files, include_in_schema=False)  # type: ignore[arg-type]
 
@@ -125,14 +130,18 @@ def create_api(backend: Backend) -> FastAPI:
 
 
 def listen(port: int) -> socket.socket:
-    """A socket that listens at ``port`` of this machine alone, or at the next free one; 0: at any."""
+    """Return a socket that listens on this machine alone, at ``port`` or the next free port.
+
+    If ``port`` is 0, the system chooses one.
+    """
     if not 0 <= port < 1 << 16:
         raise InputError(
             got=f"port {port}",
             expected="0 to 65535",
             fix="Pass 8017, for example, or 0 for any.",
         )
-    candidates = range(port, min(port + (PORTS_TRIED if port else 1), 1 << 16))
+    tried = PORTS_TRIED if port else 1
+    candidates = range(port, min(port + tried, 1 << 16))
     reasons = set()
     for candidate in candidates:
         # asyncio turns Nagle's algorithm, which delays answers by 40 ms, off for sockets that name
@@ -153,17 +162,20 @@ def listen(port: int) -> socket.socket:
             reasons.add(reason)
         else:
             return listener
+    following = ""
     if len(candidates) > 1:
-        others = f" like the {len(candidates) - 1} after it"
-    else:
-        others = ""
-    got = f"port {port}, which{others} is {' or '.join(sorted(reasons))}"
-    raise InputError(got, "a free one", "Pass --port 0 for any.")
+        following = f" like the {len(candidates) - 1} after it"
+    raise InputError(
+        got=f"port {port}, which{following} is {' or '.join(sorted(reasons))}",
+        expected="a free one",
+        fix="Pass --port 0 for any.",
+    )
 
 
 def make_server(backend: Backend, listener: socket.socket) -> uvicorn.Server:
-    """A guarded server of :func:`create_api`; ``run(sockets=[listener])`` runs it until its
-    ``should_exit`` is set.
+    """Return a guarded server of :func:`create_api`.
+
+    ``run(sockets=[listener])`` runs it until its ``should_exit`` is set.
     """
     config = uvicorn.Config(
         Guard(create_api(backend), hosts_of(listener.getsockname()[1])),
@@ -182,8 +194,9 @@ def make_server(backend: Backend, listener: socket.socket) -> uvicorn.Server:
 
 
 def in_event_loop() -> bool:
-    """Whether an event loop runs in this thread, as in a notebook's cell: a server there needs a
-    thread of its own.
+    """Check if an event loop runs in this thread, as in a notebook's cell.
+
+    A server then needs a thread of its own.
     """
     try:
         asyncio.get_running_loop()
@@ -193,9 +206,9 @@ def in_event_loop() -> bool:
 
 
 class ServerThread:
-    """A server in a thread, which ends with the process or with :meth:`stop`.
+    """Server in a thread, which ends with the process or with :meth:`stop`.
 
-    Arguments as for :func:`serve`.
+    It takes the arguments of :func:`serve`.
     """
 
     def __init__(
@@ -220,13 +233,13 @@ class ServerThread:
 
 
 def _open_browser(address: str) -> None:
-    # The listener queues the browser's requests until the server runs. A browser in the terminal
-    # never returns.
+    # The listener queues the browser's requests until the server runs. A thread is needed because
+    # a browser in the terminal never returns.
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 
 def serve(backend: Backend, listener: socket.socket, address: str, *, browser: bool) -> None:
-    """Serve until Ctrl-C the page at ``address``, which is opened in the browser if wanted."""
+    """Serve the page at ``address`` until Ctrl-C. With ``browser``, open it in the browser."""
     if in_event_loop():
         background = ServerThread(backend, listener, address, browser=browser)
         with suppress(KeyboardInterrupt):
@@ -265,21 +278,21 @@ def _endpoint(
                 )
             return Response(answer.model_dump_json(), media_type="application/json")
 
-        # A page whose text is edited abandons its earlier requests, and a server that ends the
-        # others.
-        gone = threading.Event()
+        # A page whose text is edited abandons its earlier requests. A server that ends abandons
+        # all requests.
+        disconnected = threading.Event()
 
         async def watch() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
-            gone.set()
+            disconnected.set()
 
-        watching = asyncio.create_task(watch())
-        abandoned.set(gone.is_set)
+        watcher = asyncio.create_task(watch())
+        abandoned.set(disconnected.is_set)
         try:
             async with limiter:
                 await asyncio.sleep(0)  # for watch() to begin
-                if gone.is_set():
+                if disconnected.is_set():
                     return Response(status_code=499)
                 return await to_thread.run_sync(work)
         except Abandoned:
@@ -289,37 +302,38 @@ def _endpoint(
                 503, InputError("a server that is ending", "a running one", "Start it again.")
             )
         finally:
-            gone.set()
-            watching.cancel()
+            disconnected.set()
+            watcher.cancel()
 
     return endpoint
 
 
 async def _not_described(request: Request, error: Any) -> Response:
-    # The first part of a location is "body"; what follows in a body that is not JSON is a place in
-    # the text.
-    errors = [
-        {**each, "loc": () if each["type"] == "json_invalid" else each["loc"][1:]}
-        for each in error.errors()
-    ]
+    errors = []
+    for entry in error.errors():
+        # The first part of a location is "body". In a body that is not JSON, the rest is a place
+        # in the text.
+        location = () if entry["type"] == "json_invalid" else entry["loc"][1:]
+        errors.append({**entry, "loc": location})
     return refusal(400, not_described(request.url.path.removeprefix("/api/"), errors))
 
 
 async def _not_answerable(request: Request, error: Any) -> Response:
-    return refusal(
-        400 if isinstance(error, NotDescribed) else 404 if isinstance(error, UnknownName) else 422,
-        error,
-    )
+    if isinstance(error, NotDescribed):
+        return refusal(400, error)
+    if isinstance(error, UnknownName):
+        return refusal(404, error)
+    return refusal(422, error)
 
 
 async def _http_error(request: Request, error: Any) -> Response:
-    got = f"{request.method[:20]} {request.url.path[:100]}"
-    expected = {400: "a body in JSON", 405: "a method of this address"}.get(
-        error.status_code, "an address of this API"
+    expectations = {400: "a body in JSON", 405: "a method of this address"}
+    message = InputError(
+        got=f"{request.method[:20]} {request.url.path[:100]}",
+        expected=expectations.get(error.status_code, "an address of this API"),
+        fix="See /api/openapi.json.",
     )
-    return refusal(
-        error.status_code, InputError(got, expected, "See /api/openapi.json."), error.headers
-    )
+    return refusal(error.status_code, message, error.headers)
 
 
 async def _our_fault(request: Request, error: Exception) -> Response:

@@ -1,5 +1,4 @@
-"""What the page shows: the one definition of its fields, their types, bounds and defaults, and of
-the page's address.
+"""Define the state of the page: its fields, their types, bounds and defaults, and its address.
 
 An address holds one word for each field that differs from its default, under the field's JSON name.
 The page reads addresses by the JSON schema of :class:`State`, which ``make page`` writes to
@@ -8,8 +7,9 @@ The page reads addresses by the JSON schema of :class:`State`, which ``make page
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -18,10 +18,11 @@ from glassformer.errors import InputError
 from glassformer.explorer import messages as m
 
 CELL = r"(Km|Qm|Vm|pos)\.(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})"
-"""The address of a cell of a head's matrices: name, row, column."""
+"""Address of a cell of a head's matrices: name, row, column."""
 SIZE = r"0|[1-9][0-9]{0,2}"
+"""Number of rows or columns, as it is typed."""
 NUMBER = r"[ \t]*[+\u2212-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+\u2212-]?[0-9]+)?[ \t]*"
-"""A number as it is typed in a cell, perhaps with a true minus sign."""
+"""Number as it is typed in a cell, perhaps with a true minus sign."""
 MOST_DIGITS = 40
 MOST_PINNED = 6
 
@@ -162,8 +163,9 @@ PLAIN = ("model", "view", "text", "part", "shape", "measure", "across", "attempt
 
 
 def view_of(state: State, views: Sequence[m.View]) -> m.View:
-    """The view that is shown: the state's, or the model's first but Flow, which opens where no head
-    stands out.
+    """Return the view that is shown: the state's or, by default, the model's first view.
+
+    Flow is skipped, since it opens on its own for models in which no head stands out.
     """
     if state.view is not None and state.view in views:
         return state.view
@@ -171,27 +173,27 @@ def view_of(state: State, views: Sequence[m.View]) -> m.View:
 
 
 def from_words(words: Mapping[str, str]) -> State:
-    """The state that an address describes. Unknown names and words that do not fit their field are
-    ignored.
-    """
-    values = {}
+    """Return the state that an address describes; ignore unknown names and unfit words."""
+    values: dict[str, Any] = {}
     for name in NAMES.values():
-        if name in words:
-            try:
-                values[name] = words[name] if name in PLAIN else json.loads(words[name])
-            except (ValueError, RecursionError):
-                continue
+        if name not in words:
+            continue
+        if name in PLAIN:
+            values[name] = words[name]
+        else:
+            with suppress(ValueError, RecursionError):
+                values[name] = json.loads(words[name])
     try:
         return State.model_validate(values, strict=True)
     except ValidationError as error:
-        wrong = {each["loc"][0] for each in error.errors(include_url=False, include_context=False)}
-        return State.model_validate(
-            {name: values[name] for name in values if name not in wrong}, strict=True
-        )
+        errors = error.errors(include_url=False, include_context=False)
+        invalid_names = {entry["loc"][0] for entry in errors}
+        valid = {name: value for name, value in values.items() if name not in invalid_names}
+        return State.model_validate(valid, strict=True)
 
 
 def to_words(state: State) -> dict[str, str]:
-    """The words of a state's address."""
+    """Return the words of a state's address."""
     values = state.model_dump(mode="json", exclude_defaults=True)
     return {
         name: value if name in PLAIN else json.dumps(value, separators=(",", ":"))
@@ -200,38 +202,44 @@ def to_words(state: State) -> dict[str, str]:
 
 
 def changed(state: State, values: Mapping[str, object]) -> State:
-    """A state with some fields set from Python.
+    """Return a state with some fields set from Python.
 
     Args:
-        values: By name in Python or in an address. ``versus`` may be a pair (layer, head), the
-            numbers of ``cells`` may be numbers; NumPy's numbers and arrays are taken as Python's.
+        state: The state before the change.
+        values: New values by their name in Python or in an address. ``versus`` may be a pair
+            (layer, head), and the values of ``cells`` may be numbers. NumPy's numbers and arrays
+            are converted.
     """
     fields = {address: name for name, address in NAMES.items()}
-    given = {}
+    values_by_name = {}
     for name, value in values.items():
         field = fields.get(name, name)
         if field not in NAMES:
             raise InputError(
-                f"{name} = {value!r}", f"one of {', '.join(NAMES)}", "Use one of these names."
+                got=f"{name} = {value!r}",
+                expected=f"one of {', '.join(NAMES)}",
+                fix="Use one of these names.",
             )
         if field == "versus" and isinstance(value, Sequence) and len(value) == 2:
             value = {"layer": value[0], "head": value[1]}
         if field == "cells" and isinstance(value, Mapping):
             value = {cell: str(number) for cell, number in value.items()}
-        given[field] = value
+        values_by_name[field] = value
     try:
-        plain = json.loads(json.dumps(given, default=lambda value: value.tolist()))
-        return State.model_validate({**state.model_dump(by_alias=False), **plain}, strict=True)
+        json_values = json.loads(json.dumps(values_by_name, default=lambda value: value.tolist()))
+        return State.model_validate(
+            {**state.model_dump(by_alias=False), **json_values}, strict=True
+        )
     except (TypeError, AttributeError, ValueError) as error:
         if isinstance(error, ValidationError):
             name = str(error.errors()[0]["loc"][0])
+            reason = error.errors()[0]["msg"]
         else:
-            name = next(iter(given), "")
-        if isinstance(error, ValidationError):
-            why = error.errors()[0]["msg"]
-        else:
-            why = str(error)
+            name = next(iter(values_by_name), "")
+            reason = str(error)
         field = fields.get(name, name)
         raise InputError(
-            f"{field} = {given.get(field)!r}", f"a value that fits it: {why}", "Change it."
+            got=f"{field} = {values_by_name.get(field)!r}",
+            expected=f"a value that fits it: {reason}",
+            fix="Change it.",
         ) from None

@@ -1,4 +1,4 @@
-"""The page in a notebook's cell: the same code as on the server, with answers from the kernel."""
+"""Show the page in a notebook's cell: the same code as on the server, answered by the kernel."""
 
 import hashlib
 import threading
@@ -16,22 +16,18 @@ from glassformer.explorer.backend import Backend, parse
 
 
 class ExplorerWidget(anywidget.AnyWidget):
-    """A widget that shows the page. A notebook may show several, and one in several places."""
+    """Widget that shows the page. A notebook may show several, and one in several places."""
 
-    # A notebook's file stores this for every widget; the page's long code comes in a message, once
-    # for all widgets.
-    _esm = (PAGE / "widget.js").read_text(
-        encoding="utf-8"
-    )  # anywidget would hold a widget whose code is a Path
+    # A notebook's file stores this code for every widget. The page's long code comes in a message,
+    # once for all widgets. The code is no Path, since anywidget would then hold the widget.
+    _esm = (PAGE / "widget.js").read_text(encoding="utf-8")
     _css = (PAGE / "explorer.css").read_text(encoding="utf-8")
     state = traitlets.Dict(key_trait=traitlets.Unicode(), value_trait=traitlets.Unicode()).tag(
         sync=True
     )
-    """What is shown, as the words of the page's address; synchronised with the page in both
-    directions.
-    """
+    """Words of the page's address, synchronised with the page in both directions."""
     _page = traitlets.Unicode().tag(sync=True)
-    """The hash of the page's code."""
+    """Hash of the page's code."""
 
     def __init__(self, backend: Backend, state: dict[str, str]) -> None:
         self.backend = backend
@@ -51,7 +47,7 @@ class Question(BaseModel):
 
 
 def reply(backend: Backend, content: object) -> tuple[dict[str, Any], list[bytes]] | None:
-    """The answer to a message of the page, and its binary buffers.
+    """Answer a message of the page; return the answer and its binary buffers.
 
     Returns:
         ``{"id": ..., "answer": ...}``, or ``{"id": ..., "refusal": ...}`` as a
@@ -66,27 +62,30 @@ def reply(backend: Backend, content: object) -> tuple[dict[str, Any], list[bytes
     try:
         answer = backend.answer(question.call, parse(question.call, question.asked))
     except InputError as error:
-        refused = {"id": question.id, "refusal": refusal_of(error).model_dump(mode="json")}
-        return {**refused, "unknown": True} if isinstance(error, UnknownName) else refused, []
+        message: dict[str, Any] = {
+            "id": question.id,
+            "refusal": refusal_of(error).model_dump(mode="json"),
+        }
+        if isinstance(error, UnknownName):
+            message["unknown"] = True
+        return message, []
     if isinstance(answer, bytes):
         return {"id": question.id}, [answer]
-    if isinstance(answer, str):
-        content = answer
-    else:
-        content = answer.model_dump(mode="json")
-    return {"id": question.id, "answer": content}, []
+    if not isinstance(answer, str):
+        answer = answer.model_dump(mode="json")
+    return {"id": question.id, "answer": answer}, []
 
 
 @cache
 def _code() -> tuple[str, bytes]:
-    """The hash of the page's code, and the code."""
+    """Return the hash of the page's code, and the code."""
     code = (PAGE / "explorer.js").read_bytes()
     return hashlib.sha256(code).hexdigest()[:16], code
 
 
 def _hear(widget: ExplorerWidget, content: object, buffers: object) -> None:
-    # JupyterLab may bring messages to another thread while a cell runs. A forward pass there would
-    # change the model's mode beneath a training in the cell.
+    # JupyterLab may deliver messages to another thread while a cell runs. A forward pass there
+    # would change the model's mode while the cell trains it.
     kernel = getattr(widget.comm, "kernel", None)
     if threading.current_thread() is threading.main_thread() or kernel is None:
         _answer(widget, content)
@@ -102,8 +101,12 @@ def _answer(widget: ExplorerWidget, content: object) -> None:
         answered = reply(widget.backend, content)
     except Exception as error:
         # The page always needs an answer; the traceback goes to the notebook's log.
-        got = f"an internal error of glassformer: {type(error).__name__}"
-        refusal = refusal_of(InputError(got, "an answer", "Please report it."))
+        internal = InputError(
+            got=f"an internal error of glassformer: {type(error).__name__}",
+            expected="an answer",
+            fix="Please report it.",
+        )
+        refusal = refusal_of(internal)
         widget.send({"id": str(content["id"]), "refusal": refusal.model_dump(mode="json")})  # type: ignore[index]
         raise
     if answered is not None:

@@ -1,1 +1,1 @@
-"""The computations behind the answers: runs of models on texts, and what is derived from them."""
+"""Compute the answers to the page's calls: runs of models on texts, and what runs show."""

@@ -1,6 +1,4 @@
-"""What each head of a decoder looks for: the library's detectors, on random tokens that are read
-twice.
-"""
+"""Detect what each head of a decoder looks for, on random tokens that are read twice."""
 
 from typing import Any
 
@@ -11,18 +9,20 @@ from glassformer.explorer.loading.loaded_model import LoadedDecoder, of_kind, we
 from glassformer.observe.detectors import head_scores, repeated_tokens
 
 HALF = 24
+"""Number of tokens before they are repeated."""
 TEXTS = 4
-"""Tokens before they return, and texts."""
+"""Number of random texts."""
 
 
 def detect(runs: Runs, ask: m.AskDetect) -> m.Detected:
-    """The mean weight that each head gives to four kinds of keys; see
-    :func:`~glassformer.observe.head_scores`.
+    """Return the mean weight that each head gives to four kinds of keys.
+
+    :func:`~glassformer.observe.head_scores` defines them.
     """
     loaded = of_kind(LoadedDecoder, runs.model(ask.model), "detect", "a decoder")
     name = ("detected", ask.model, weights_stamp(loaded))
-    found: m.Detected | None = runs.derived.get(name)
-    if found is None:
+    detected: m.Detected | None = runs.derived.get(name)
+    if detected is None:
         config: Any = loaded.model.config
         half = min(HALF, config.vocab_size, (loaded.longest - 1) // 2)
         # Some models read a start token before any other one.
@@ -35,17 +35,15 @@ def detect(runs: Runs, ask: m.AskDetect) -> m.Detected:
             kind: getattr(scores, kind).double().cpu()
             for kind in ("previous", "duplicate", "induction", "sink")
         }
-        finite = all(bool(each.isfinite().all()) for each in kinds.values())
+        finite = all(bool(head_means.isfinite().all()) for head_means in kinds.values())
         if not finite:
             raise InputError(
                 got="weights that are not finite, or no text in which tokens return",
-                expected="finite ones",
-                fix=(
-                    "Look for the first NaN in the forward pass, or choose a model that reads "
-                    "more tokens."
-                ),
+                expected="finite weights",
+                fix="Find the first NaN in the forward pass, or choose a model that reads more "
+                "tokens.",
             )
-        lists = {kind: each.numpy().round(4).tolist() for kind, each in kinds.items()}
-        found = m.Detected(first=lists.pop("sink"), **lists)
-        runs.derived.put(name, found, 100 * len(lists["previous"]) * len(lists["previous"][0]))
-    return found
+        lists = {kind: head_means.numpy().round(4).tolist() for kind, head_means in kinds.items()}
+        detected = m.Detected(first=lists.pop("sink"), **lists)
+        runs.derived.put(name, detected, 100 * len(lists["previous"]) * len(lists["previous"][0]))
+    return detected

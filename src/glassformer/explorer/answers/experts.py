@@ -1,4 +1,4 @@
-"""The experts that every token of a run was routed to."""
+"""List the experts that every token of a run was routed to."""
 
 from glassformer.errors import InputError
 from glassformer.explorer.answers.forward import Routed
@@ -7,11 +7,11 @@ from glassformer.explorer.messages import MOST_EXPERT_NUMBERS, AskExperts, Exper
 
 
 def experts(runs: Runs, ask: AskExperts) -> Experts:
-    """The choices, routing weights and probabilities of every router in the run's forward pass.
+    """Return the choices, routing weights and probabilities of every router in the run.
 
-    With T tokens, L routers, E experts and k choices these are ``T * L * (E + 2 k)`` numbers. If
+    With T tokens, L routers, E experts and k choices, these are ``T * L * (E + 2 k)`` numbers. If
     there are more than ``MOST_EXPERT_NUMBERS``, the probabilities are omitted, and ``T * L * 2 k``
-    remain.
+    numbers remain.
     """
     run = runs.of(ask.run)
     if len(run.routed) <= 0:
@@ -25,35 +25,37 @@ def experts(runs: Runs, ask: AskExperts) -> Experts:
         if not finite:
             raise InputError(
                 got=f"probabilities of layer {routed.layer}'s router that are not finite",
-                expected="finite ones",
-                fix="Look for the first NaN in the model's weights and forward pass.",
+                expected="finite probabilities",
+                fix="Find the first NaN in the model's weights and forward pass.",
             )
     chosen = sum(2 * routed.choices.numel() for routed in run.routed)
     fitting = int(len(run.message.tokens) * MOST_EXPERT_NUMBERS / chosen)
-    if not chosen <= MOST_EXPERT_NUMBERS:
+    if chosen > MOST_EXPERT_NUMBERS:
         raise InputError(
             got=f"{chosen:,} choices and routing weights of {len(run.message.tokens):,} tokens",
             expected=f"at most {MOST_EXPERT_NUMBERS:,}",
             fix=f"Shorten the text to {fitting:,} tokens.",
         )
-    whole = (
-        chosen + sum(routed.probabilities.numel() for routed in run.routed) <= MOST_EXPERT_NUMBERS
-    )
+    probabilities = sum(routed.probabilities.numel() for routed in run.routed)
+    complete = chosen + probabilities <= MOST_EXPERT_NUMBERS
     first = run.routed[0]
     return Experts(
         num_experts=first.probabilities.shape[1],
         top_k=first.choices.shape[1],
-        layers=[_layer(routed, whole) for routed in run.routed],
+        layers=[_layer(routed, complete) for routed in run.routed],
     )
 
 
-def _layer(routed: Routed, whole: bool) -> ExpertLayer:
+def _layer(routed: Routed, complete: bool) -> ExpertLayer:
+    probabilities: list[list[float]] = []
+    if complete:
+        probabilities = routed.probabilities.double().round(decimals=6).tolist()
     count = routed.choices.flatten().bincount(minlength=routed.probabilities.shape[1])
     return ExpertLayer(
         layer=routed.layer,
         choices=routed.choices.tolist(),
         # float32 holds six digits; sixteen would triple the size of the answer.
         shares=routed.shares.double().round(decimals=6).tolist(),
-        probabilities=routed.probabilities.double().round(decimals=6).tolist() if whole else [],
+        probabilities=probabilities,
         load=(count.double() / routed.choices.numel()).tolist(),
     )

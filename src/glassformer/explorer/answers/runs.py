@@ -1,4 +1,4 @@
-"""Runs of models on texts: cached within bounds, and recomputed after eviction."""
+"""Cache runs of models on texts within bounds, and recompute evicted ones."""
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -16,26 +16,24 @@ from glassformer.observe.edits import Edit
 RUN_BYTES = 512 * 2**20
 """Largest size of all cached runs, in bytes."""
 ASK_BYTES = 32 * 2**20
-"""Largest size of all remembered requests, from which an evicted run is recomputed, in bytes."""
+"""Largest size of all remembered requests in bytes. Evicted runs are recomputed from requests."""
 
 
 class SizedCache:
-    """A thread-safe LRU cache bounded by the sum of its values' sizes; the newest value stays,
-    however large.
+    """Thread-safe LRU cache, bounded by the sum of its values' sizes.
+
+    The newest value stays, however large.
     """
 
     def __init__(self, most: int) -> None:
-        # A value larger than the bound counts as much as the bound, so that it displaces all
-        # others.
+        # A value larger than the bound counts as the bound, so that it displaces all others.
         self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(
             most, lambda entry: min(entry[1], most)
         )
         self._lock = threading.Lock()
 
     def get(self, name: Hashable) -> Any | None:
-        """The value of this name, which becomes the most recently used; None if it is not in the
-        cache.
-        """
+        """Return the value of this name, which becomes the most recently used one, or None."""
         with self._lock:
             return self._entries.get(name, (None, 0))[0]
 
@@ -49,8 +47,10 @@ class SizedCache:
 class Runs:
     """All requested runs. Safe for threads; one model reads one text at a time.
 
-    Cached runs take at most ``most_bytes``; evicted ones are recomputed on request. ``edits`` gives
-    the edits of a request with changes.
+    Args:
+        model: Returns the model of a name.
+        most_bytes: Largest size of all cached runs. Evicted runs are recomputed on request.
+        edits: Returns the edits of a request with changes.
     """
 
     def __init__(
@@ -64,44 +64,44 @@ class Runs:
         self._runs = SizedCache(most_bytes)
         self._asks = SizedCache(ASK_BYTES)
         self.derived = SizedCache(most_bytes // 2)
-        """A cache for results computed from runs."""
+        """Cache for results computed from runs."""
 
     def run(self, ask: m.Ask, loaded: LoadedModel | None = None) -> KeptRun:
-        """The run of a request, the same one unless weights have changed; an answer that has the
-        model names it.
+        """Return the run of a request, from the cache unless weights have changed.
+
+        ``loaded`` is the request's model, if the caller has it already.
         """
         loaded = loaded or self.model(ask.model)
         name = run_name(ask)
-        found = self._current(name, loaded)
-        if found is None:
-            changed = None
+        run = self._current(name, loaded)
+        if run is None:
+            before_and_edits = None
             if ask.changes is not None:
                 assert self._edits is not None
-                changed = (
+                before_and_edits = (
                     self.run(ask.model_copy(update={"changes": None}), loaded),
                     self._edits(self, ask, loaded),
                 )
             with loaded.lock:
-                found = self._current(name, loaded)  # another thread may have asked the same
-                if found is None:
+                run = self._current(name, loaded)  # another thread may have asked the same
+                if run is None:
                     stamp = weights_stamp(loaded)
-                    if changed is None:
-                        found = read(loaded, ask)
+                    if before_and_edits is None:
+                        run = read(loaded, ask)
                     else:
-                        found = read_changed(loaded, ask, *changed)
-                    found = replace(found, stamp=stamp)
-                    self._runs.put(name, found, found.size)
-        self._asks.put(name, found.message.ask, size_of_ask(found.message.ask))
-        return found
+                        run = read_changed(loaded, ask, *before_and_edits)
+                    run = replace(run, stamp=stamp)
+                    self._runs.put(name, run, run.size)
+        self._asks.put(name, run.message.ask, size_of_ask(run.message.ask))
+        return run
 
     def of(self, name: str) -> KeptRun:
-        """The latest run of this name, under the interventions and hooks that there are now."""
-        found: KeptRun | None = self._runs.get(name)
-        if found is not None:
-            asked = found.message.ask
-            if found.stamp[2] == hooks_stamp(self.model(asked.model)):
-                return found
-            return self.run(asked)
+        """Return the latest run of this name, under the current interventions and hooks."""
+        run: KeptRun | None = self._runs.get(name)
+        if run is not None:
+            if run.stamp[2] == hooks_stamp(self.model(run.message.ask.model)):
+                return run
+            return self.run(run.message.ask)
         ask = self._asks.get(name)
         if ask is None:
             raise UnknownName(
@@ -110,8 +110,8 @@ class Runs:
         return self.run(ask)
 
     def _current(self, name: str, loaded: LoadedModel) -> KeptRun | None:
-        """The cached run of this name, if the model's weights have not changed since."""
-        found: KeptRun | None = self._runs.get(name)
-        if found is not None and found.stamp == weights_stamp(loaded):
-            return found
+        """Return the cached run of this name, if the model's weights have not changed since."""
+        run: KeptRun | None = self._runs.get(name)
+        if run is not None and run.stamp == weights_stamp(loaded):
+            return run
         return None

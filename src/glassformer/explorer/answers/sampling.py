@@ -1,6 +1,4 @@
-"""The next-token distribution of a decoder before and after a sampling rule, and continuations of
-texts.
-"""
+"""Compute a decoder's next-token distribution under a sampling rule, and continue texts."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -26,11 +24,13 @@ MOST_CANDIDATES = 64
 """Number of listed candidates."""
 
 _MOST_READ = 1 << 16
+"""Largest number of tokens that the steps of one call read in all."""
 
 
 def next_token(loaded: LoadedModel, ask: m.AskNext) -> m.Next:
-    """The distribution of the token after ``ask.text``, before and after temperature, top-k and
-    top-p.
+    """Return the distribution of the token after ``ask.text``.
+
+    It is given before and after temperature, top-k and top-p.
     """
     loaded = of_kind(LoadedDecoder, loaded, "next", "a decoder, which continues texts")
     tokens = loaded.encode(ask.text)
@@ -40,6 +40,9 @@ def next_token(loaded: LoadedModel, ask: m.AskNext) -> m.Next:
     final = SamplingRule(ask.temperature, ask.top_k, ask.top_p).distribution(logits)
     # A stable sort ranks ties as the sampling rule does.
     likeliest = logits.sort(descending=True, stable=True).indices[:MOST_CANDIDATES].tolist()
+    rest_plain = 0.0
+    if len(likeliest) < len(logits):
+        rest_plain = max(0.0, 1.0 - float(plain[likeliest].sum()))
     return m.Next(
         tokens=labels_of(loaded, tokens),
         candidates=[
@@ -56,9 +59,7 @@ def next_token(loaded: LoadedModel, ask: m.AskNext) -> m.Next:
             for token in likeliest
         ],
         rest=len(logits) - len(likeliest),
-        rest_plain=max(0.0, 1.0 - float(plain[likeliest].sum()))
-        if len(likeliest) < len(logits)
-        else 0.0,
+        rest_plain=rest_plain,
         kept=int((final > 0).sum()),
         entropy=float(torch.special.entr(final).sum()) / math.log(2) + 0.0,
         rule=loaded.rule(tokens),
@@ -66,54 +67,64 @@ def next_token(loaded: LoadedModel, ask: m.AskNext) -> m.Next:
 
 
 def find(loaded: LoadedModel, ask: m.AskFind) -> m.Found:
-    """The token with which ``ask.text`` begins after other text: without the tokens that begin
-    every text.
+    """Return the first token of ``ask.text`` as it would continue another text.
+
+    Tokens that begin every text, such as BOS, are skipped.
     """
     loaded = of_kind(LoadedDecoder, loaded, "find", "a decoder, which has a vocabulary")
     tokens = list(loaded.encode(ask.text))
     typed = ask.text.strip().casefold()
     pieces = [loaded.join([token]) for token in tokens]
-    fitting: tuple[Callable[[str], bool], ...] = (
+
+    def begins_alike(piece: str) -> bool:
+        return piece.strip() != "" and typed.startswith(piece.strip().casefold())
+
+    def is_partial_or_only(piece: str) -> bool:
+        return piece.strip("\ufffd") == "" or len(tokens) == 1
+
+    tests: tuple[Callable[[str], bool], ...] = (
         ask.text.startswith,
-        lambda piece: piece.strip() != "" and typed.startswith(piece.strip().casefold()),
-        lambda piece: (
-            piece.strip("\ufffd") == "" or len(tokens) == 1
-        ),  # a part of a character, or the only one
+        begins_alike,
+        is_partial_or_only,
     )
-    # Tokens that begin every text, such as BOS, are no part of it.
-    places = [
-        place for fits in fitting for place, piece in enumerate(pieces) if piece and fits(piece)
-    ]
-    if len(places) <= 0:
+    first = None
+    for test in tests:
+        matches = [place for place, piece in enumerate(pieces) if piece and test(piece)]
+        if matches:
+            first = matches[0]
+            break
+    if first is None:
         raise InputError(
             got=f"the text {ask.text[:40]!r}",
             expected="a text that begins with a token's",
             fix="Type another one.",
         )
-    begin = places[0]
     return m.Found(
-        id=tokens[begin], name=loaded.word(tokens[begin]), whole=len(tokens) == begin + 1
+        id=tokens[first], name=loaded.word(tokens[first]), whole=len(tokens) == first + 1
     )
 
 
 def steps(loaded: LoadedModel, ask: m.AskSteps) -> m.Steps:
-    """``ask.text`` continued by up to ``ask.steps`` tokens.
+    """Continue ``ask.text`` by up to ``ask.steps`` tokens.
 
-    The random draw at a position depends on ``ask.seed`` and the position alone. So one step and
-    another one give the same as two steps, up to the rounding of a cache that reads on, if the text
-    determines its tokens (a text of bytes that ends within a character does not).
+    The random draw at a position depends on ``ask.seed`` and the position alone. Two calls of one
+    step therefore give the same as one call of two steps, up to the rounding of a cache, if the
+    text determines its tokens. A text of bytes that ends within a character does not.
 
-    Generation ends early, for the reason in ``ended``: the model can read no more; 65,536 tokens in
-    all have been read, such as 16 steps after a text of 4,096; the text would be too long for a
-    message; or the token has no text, such as padding, so that the next step would not read it.
+    Generation ends early for one of four reasons, which ``ended`` names:
+
+    - the model can read no more tokens;
+    - 65,536 tokens have been read in all, such as 16 steps after a text of 4,096;
+    - the text would be too long for a message;
+    - the token has no text, such as padding, so that the next step would not read it.
     """
     loaded = of_kind(LoadedDecoder, loaded, "steps", "a decoder, which continues texts")
     rule = SamplingRule(ask.temperature, ask.top_k, ask.top_p)
     tokens = list(loaded.encode(ask.text))
-    begun = len(tokens)
-    if not begun < loaded.longest:
+    num_prompt_tokens = len(tokens)
+    if num_prompt_tokens >= loaded.longest:
         raise InputError(
-            got=f"a text of {begun:,} tokens",
+            got=f"a text of {num_prompt_tokens:,} tokens",
             expected=f"at most {loaded.longest - 1:,}, so that one more can be read",
             fix="Shorten the text.",
         )
@@ -141,12 +152,12 @@ def steps(loaded: LoadedModel, ask: m.AskSteps) -> m.Steps:
                 )
         else:
             token = int(rule.choose(logits, draw_at(ask.seed, len(tokens))))
-        longer = _continued(loaded, ask.text, tokens[:begun], [*tokens, token])
+        longer = _continued(loaded, ask.text, tokens[:num_prompt_tokens], [*tokens, token])
         if len(longer) > m.MOST_CHARACTERS:
             ended = "text"
             break
-        # A byte may leave the text unchanged until its character is complete; alone it has a
-        # visible name.
+        # A byte may leave the text unchanged until its character is complete, but the byte alone
+        # has a visible name.
         if longer == text and loaded.join([token]) == "":
             ended = "wordless"
             break
@@ -162,18 +173,17 @@ def steps(loaded: LoadedModel, ask: m.AskSteps) -> m.Steps:
 
 
 def draw_at(seed: int, position: int) -> torch.Generator:
-    """The generator for the token at ``position``."""
-    (state,) = (
-        np.random.SeedSequence(seed, spawn_key=(position,)).generate_state(1, np.uint64).tolist()
-    )
+    """Return the random generator for the token at ``position``."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(position,))
+    (state,) = sequence.generate_state(1, np.uint64).tolist()
     return torch.Generator().manual_seed(state >> 1)
 
 
 def _continued(
-    loaded: LoadedDecoder, text: str, begun: Sequence[int], tokens: Sequence[int]
+    loaded: LoadedDecoder, text: str, prompt: Sequence[int], tokens: Sequence[int]
 ) -> str:
-    """``text``, whose tokens are ``begun``, after they have been continued to ``tokens``."""
-    before = loaded.join(begun)
+    """Return ``text``, whose tokens are ``prompt``, as continued to ``tokens``."""
+    before = loaded.join(prompt)
     after = loaded.join(tokens)
     if after.startswith(before):
         return text + after[len(before) :]
@@ -181,18 +191,19 @@ def _continued(
 
 
 def _logits_after(loaded: LoadedDecoder, tokens: Sequence[int]) -> Float[Tensor, " vocab"]:
-    """The logits after ``tokens`` in float64; a slider that asks for one text repeatedly has it
-    read once.
+    """Return the logits after ``tokens`` in float64.
+
+    A slider that asks for the same text repeatedly has it read once.
     """
     with loaded.lock:
         logits = last_logits(loaded, tokens)
     if logits is None:
-        got = f"{loaded.card.name!r}, a {type(loaded.model).__name__} without logits"
         raise InputError(
-            got, "a model that predicts tokens", "Pass the one with a language-modelling head."
+            got=f"{loaded.card.name!r}, a {type(loaded.model).__name__} without logits",
+            expected="a model that predicts tokens",
+            fix="Pass the one with a language-modelling head.",
         )
-    finite = bool(logits.isfinite().all())
-    if not finite:
+    if not logits.isfinite().all():
         raise InputError(
             got="logits that are not finite",
             expected="finite ones",

@@ -1,4 +1,4 @@
-"""The effect of the source's order on the logits of an encoder-decoder."""
+"""Measure how the source's order changes the logits of an encoder-decoder."""
 
 import torch
 from jaxtyping import Float, Int
@@ -18,17 +18,17 @@ from glassformer.observe.scrambling import ScrambledContext, Scrambling, scrambl
 MOST_ORDERS = 500
 """Largest number of orders to try: five units have 120, six 720."""
 TOLERANCE = 1e-5
-"""The largest change that is attributed to rounding, for logits of at most 1; in proportion for
-larger ones.
+"""Largest change that is attributed to rounding, for logits of at most 1.
+
+It grows in proportion to larger logits.
 """
 
 _PLACES_AT_ONCE = 8192
+"""Largest number of source positions in a batch."""
 
 
 def scramble(loaded: LoadedModel, ask: AskScramble) -> Scrambled:
-    """Read ``ask.source`` in the order ``ask.order``, or in all, and compare the logits with the
-    given order's.
-    """
+    """Compare the logits of a source with those of another order, or of all orders."""
     loaded = of_kind(LoadedEncoderDecoder, loaded, "scramble", "a model that reads a source")
     source, target = loaded.inputs(ask.source, ask.text)
     count = source.shape[1]
@@ -42,35 +42,34 @@ def scramble(loaded: LoadedModel, ask: AskScramble) -> Scrambled:
         return logits
 
     with loaded.lock, torch.inference_mode(), evaluating(loaded.model):
-        given = predict(source)
-        tolerance = TOLERANCE * max(1.0, float(given.abs().max()))
+        before = predict(source)
+        tolerance = TOLERANCE * max(1.0, float(before.abs().max()))
         if ask.order is None:
-            at_once = max(2, _PLACES_AT_ONCE // count)
-            found = scrambling_test(
-                predict, source, max_orders=MOST_ORDERS, tolerance=tolerance, batch_size=at_once
+            batch_size = max(2, _PLACES_AT_ONCE // count)
+            effect = scrambling_test(
+                predict, source, max_orders=MOST_ORDERS, tolerance=tolerance, batch_size=batch_size
             )
         else:
             after = predict(source[:, ask.order])
             order = tuple(ask.order)
-            finite = bool(given.isfinite().all() and after.isfinite().all())
-            if not finite:
+            if not (before.isfinite().all() and after.isfinite().all()):
                 raise InputError(
                     got="logits that are not finite",
                     expected="finite ones",
                     fix="Look for the first NaN in the forward pass.",
                 )
-            change = float((after - given).abs().max())
-            changed = after.argmax(-1) != given.argmax(-1)
+            change = float((after - before).abs().max())
+            changed = after.argmax(-1) != before.argmax(-1)
             context = ScrambledContext(
                 count, 1, False, change, int(changed.sum()), changed.numel(), order
             )
-            found = Scrambling((context,), tolerance)
+            effect = Scrambling((context,), tolerance)
     return Scrambled(
-        orders=found.orders,
-        exhaustive=found.exhaustive,
-        largest_change=found.largest_change,
-        changed_tokens=found.changed_tokens,
+        orders=effect.orders,
+        exhaustive=effect.exhaustive,
+        largest_change=effect.largest_change,
+        changed_tokens=effect.changed_tokens,
         tolerance=tolerance,
-        holds=found.holds,
-        worst=list(found.contexts[0].worst_order),
+        holds=effect.holds,
+        worst=list(effect.contexts[0].worst_order),
     )

@@ -1,9 +1,12 @@
-"""The output of a model with heads removed, edges of attention forbidden, the stream steered, or
-experts replaced.
+"""Compute a model's output with changes.
+
+Changes remove heads, forbid edges of attention, steer the residual stream, replace experts or patch
+a place of the stream.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -23,84 +26,88 @@ from glassformer.observe.hook_points import BlockPoint, HookPoint, MixturePoint,
 from glassformer.observe.lens import Readout
 
 MOST_OUTCOMES = 64
-"""Number of listed outcomes that are the likeliest before."""
+"""Number of listed outcomes that are the likeliest before the changes."""
 ALSO_AFTER = 8
-"""Number of outcomes that are listed since they are the likeliest after."""
+"""Number of outcomes that are listed because they are the likeliest after the changes."""
 MOST_MASKED = 1 << 27
-"""Largest number of weights of a layer among which edges can be forbidden: the mask is made in
-float32 first.
-"""
+"""Largest number of weights of a layer for which edges can be forbidden: the mask is in float32."""
+
+Edited = tuple[list[Edit], list[str]]
+"""Edits of a model, and their descriptions."""
 
 _LABELS = {"self": "", "encoder": "encoder, ", "decoder": "decoder, ", "cross": "cross-attention, "}
 
 
 def whatif(runs: Runs, ask: m.AskWhatIf) -> m.WhatIf:
-    """The output of a run with and without the changes of ``ask``."""
+    """Return the output of a run with and without the changes of ``ask``."""
     outcomes = outcomes_of(runs, ask.ask, ask.place)
     before = outcomes.before().softmax(-1)
     target = outcomes.chosen(ask.target)
     changes = list(_changes(runs, outcomes, ask))
+    after = before
     if changes:
-        after = outcomes.after([edit for edits, _ in changes for edit in edits]).softmax(-1)
-    else:
-        after = before
-    named = [target, *([] if ask.other is None else [outcomes.chosen(ask.other, "other")])]
+        after = outcomes.after(list(_edits(changes))).softmax(-1)
+    named_outcomes = [target]
+    if ask.other is not None:
+        named_outcomes.append(outcomes.chosen(ask.other, "other"))
     if ask.steer is not None:
-        named += [each for each in (ask.steer.toward, ask.steer.away) if each is not None]
+        steered = (ask.steer.toward, ask.steer.away)
+        named_outcomes += [outcome for outcome in steered if outcome is not None]
     listed = set(before.topk(min(MOST_OUTCOMES, len(before))).indices.tolist())
-    listed |= {*after.topk(min(ALSO_AFTER, len(after))).indices.tolist(), *named}
-    both = torch.maximum(before, after)
-    rest = torch.ones(len(before), dtype=torch.bool).index_fill(
-        0, torch.tensor(sorted(listed)), False
-    )
+    listed |= {*after.topk(min(ALSO_AFTER, len(after))).indices.tolist(), *named_outcomes}
+    largest = torch.maximum(before, after)
+    rest = torch.ones(len(before), dtype=torch.bool)
+    rest[sorted(listed)] = False
     return m.WhatIf(
         kind="class" if outcomes.place is None else "token",
         place=outcomes.place,
         target=target,
         outcomes=[
             m.Outcome(
-                id=each,
-                name=outcomes.name(each),
-                before=float(before[each]),
-                after=float(after[each]),
+                id=outcome,
+                name=outcomes.name(outcome),
+                before=float(before[outcome]),
+                after=float(after[outcome]),
             )
-            for each in sorted(listed, key=lambda each: (-float(both[each]), each))
+            for outcome in sorted(listed, key=lambda outcome: (-float(largest[outcome]), outcome))
         ],
         rest=int(rest.sum()),
         rest_before=float(before[rest].sum()),
         rest_after=float(after[rest].sum()),
         distance=float((before - after).abs().sum() / 2),
-        changes=[words for _, told in changes for words in told],
+        changes=list(chain.from_iterable(descriptions for _, descriptions in changes)),
         offers=_offers(outcomes),
     )
 
 
 def edits_of(runs: Runs, ask: m.Ask, loaded: LoadedModel) -> list[Edit]:
-    """The edits of a run's changes."""
+    """Return the edits of a run's changes."""
     assert ask.changes is not None
     outcomes = outcomes_of(runs, ask.model_copy(update={"changes": None}), None, loaded)
-    return [edit for edits, _ in _changes(runs, outcomes, ask.changes) for edit in edits]
+    return list(_edits(_changes(runs, outcomes, ask.changes)))
+
+
+def _edits(changes: Iterable[Edited]) -> Iterator[Edit]:
+    return chain.from_iterable(edits for edits, _ in changes)
 
 
 def _offers(outcomes: Outcomes) -> list[m.Offer]:
-    read = outcomes.readout is not None
+    readable = outcomes.readout is not None
     pre_norm = all(block.pre_norm for block in of_kind(outcomes.points, BlockPoint))
-    there: dict[m.Offer, bool] = {
+    possible: dict[m.Offer, bool] = {
         "heads": True,
         "edges": True,
-        "steer": read,
+        "steer": readable,
         "experts": len(outcomes.run.routed) > 0,
         "sweep": True,
-        "lens": read,
-        "contributions": read and pre_norm,
+        "lens": readable,
+        "contributions": readable and pre_norm,
     }
-    return [offer for offer, exists in there.items() if exists]
+    return [offer for offer, is_possible in possible.items() if is_possible]
 
 
-def _changes(
-    runs: Runs, outcomes: Outcomes, ask: m.Changes
-) -> Iterator[tuple[list[Edit], list[str]]]:
-    """The edits of each kind of change, and the changes in words."""
+def _changes(runs: Runs, outcomes: Outcomes, ask: m.Changes) -> Iterator[Edited]:
+    """Yield the edits of each change, and their descriptions."""
     for head in ask.removed:
         yield _removed(outcomes, head)
     if ask.forbidden:
@@ -113,27 +120,29 @@ def _changes(
         yield _patched(runs, outcomes, ask.patch)
 
 
-def _removed(outcomes: Outcomes, asked: m.RemovedHead) -> tuple[list[Edit], list[str]]:
-    point = outcomes.attention(asked.part, asked.layer, "a removed head")
-    _require_below("a removed head: head", asked.head, point.heads)
-    words = f"{_LABELS[asked.part]}layer {asked.layer}, head {asked.head} removed"
-    return [zero("heads", modules=[point.name], heads=asked.head)], [words]
+def _removed(outcomes: Outcomes, removed: m.RemovedHead) -> Edited:
+    point = outcomes.attention(removed.part, removed.layer, "a removed head")
+    _require_below("a removed head: head", removed.head, point.heads)
+    words = f"{_LABELS[removed.part]}layer {removed.layer}, head {removed.head} removed"
+    return [zero("heads", modules=[point.name], heads=removed.head)], [words]
 
 
-def _forbidden(outcomes: Outcomes, asked: list[m.ForbiddenEdge]) -> tuple[list[Edit], list[str]]:
+def _forbidden(outcomes: Outcomes, forbidden: list[m.ForbiddenEdge]) -> Edited:
     edges: dict[str, list[m.ForbiddenEdge]] = {}
-    for edge in asked:
+    for edge in forbidden:
         first = outcomes.attention(edge.part, edge.layer or 0, "a forbidden edge")
         if edge.head is not None:
             _require_below("a forbidden edge: head", edge.head, first.heads)
-        for point in outcomes.attentions(edge.part) if edge.layer is None else [first]:
+        points = [first]
+        if edge.layer is None:
+            points = outcomes.attentions(edge.part)
+        for point in points:
             edges.setdefault(point.name, []).append(edge)
-    words = [_edge_in_words(outcomes, edge) for edge in asked]
-    # One mask for all edges of an attention.
-    edits = [
-        MaskEdit("scores", partial(_masked, some), modules=[name]) for name, some in edges.items()
-    ]
-    return list[Edit](edits), words
+    words = [_edge_in_words(outcomes, edge) for edge in forbidden]
+    edits: list[Edit] = []
+    for name, point_edges in edges.items():  # one mask for all edges of an attention
+        edits.append(MaskEdit("scores", partial(_masked, point_edges), modules=[name]))
+    return edits, words
 
 
 def _masked(
@@ -148,11 +157,11 @@ def _masked(
 
 def _edge_in_words(outcomes: Outcomes, edge: m.ForbiddenEdge) -> str:
     run = outcomes.run.message
-    (stack,) = (each for each in run.attentions if each.part == edge.part)
+    (stack,) = (stack for stack in run.attentions if stack.part == edge.part)
     _require_below("a forbidden edge: query", edge.query, stack.queries)
     _require_below("a forbidden edge: key", edge.key, stack.keys)
     cells = stack.heads * stack.queries * stack.keys
-    if not cells <= MOST_MASKED:
+    if cells > MOST_MASKED:
         raise InputError(
             got=f"a forbidden edge among {cells:,} of a layer",
             expected=f"at most {MOST_MASKED:,}",
@@ -161,23 +170,22 @@ def _edge_in_words(outcomes: Outcomes, edge: m.ForbiddenEdge) -> str:
     texts = {"tokens": run.tokens, "source": run.source or []}
     query = texts[stack.queries_are][edge.query]
     key = texts[stack.keys_are][edge.key]
-    if edge.layer is None:
-        layer = "every layer"
-    else:
-        layer = f"layer {edge.layer}"
+    layer = "every layer" if edge.layer is None else f"layer {edge.layer}"
     head = "every head" if edge.head is None else f"head {edge.head}"
-    return f"{_LABELS[edge.part]}{layer}, {head}: {query} ({edge.query}) may not attend to {key} ({edge.key})"
+    return (
+        f"{_LABELS[edge.part]}{layer}, {head}: "
+        f"{query} ({edge.query}) may not attend to {key} ({edge.key})"
+    )
 
 
-def _steered(outcomes: Outcomes, asked: m.Steering) -> tuple[list[Edit], list[str]]:
+def _steered(outcomes: Outcomes, steering: m.Steering) -> Edited:
     readout = outcomes.readable("steering")
     blocks = {point.layer: point for point in readout.of("block")}
-    _require_below("the steering: layer", asked.layer, len(blocks))
-    toward = outcomes.chosen(asked.toward, "toward")
-    if asked.away is None:
-        away = None
-    else:
-        away = outcomes.chosen(asked.away, "away")
+    _require_below("the steering: layer", steering.layer, len(blocks))
+    toward = outcomes.chosen(steering.toward, "toward")
+    away = None
+    if steering.away is not None:
+        away = outcomes.chosen(steering.away, "away")
     if toward == away:
         raise InputError(
             got=f"the steering: toward = away = {toward}",
@@ -188,86 +196,89 @@ def _steered(outcomes: Outcomes, asked: m.Steering) -> tuple[list[Edit], list[st
 
     def steered(values: Tensor) -> Tensor:
         lengths = values.norm(dim=-1, keepdim=True)
-        return values + asked.strength * lengths.median(1, keepdim=True).values * direction.to(
-            values
-        )
+        typical_length = lengths.median(1, keepdim=True).values
+        return values + steering.strength * typical_length * direction.to(values)
 
-    words = (
-        f"steered after layer {asked.layer} by {asked.strength:g} toward {outcomes.name(toward)}"
-    )
-    words += "" if away is None else f" and away from {outcomes.name(away)}"
-    return [change("residual", steered, modules=[blocks[asked.layer].name])], [words]
+    description = f"steered after layer {steering.layer} by {steering.strength:g} "
+    description += f"toward {outcomes.name(toward)}"
+    if away is not None:
+        description += f" and away from {outcomes.name(away)}"
+    return [change("residual", steered, modules=[blocks[steering.layer].name])], [description]
 
 
 def _direction(readout: Readout, toward: int, away: int | None) -> Float[Tensor, " hidden"]:
-    """The unit vector that raises one logit most, or its difference from another."""
+    """Return the unit vector that raises one logit most, or its difference from another."""
     rows = readout.output.weight.detach().float()
-    found = rows[toward] if away is None else rows[toward] - rows[away]
+    direction = rows[toward]
+    if away is not None:
+        direction = direction - rows[away]
     weight = getattr(readout.norm, "weight", None)
-    found = found if weight is None else found * weight.detach().float()
-    return found / found.norm().clamp_min(1e-30)
+    if weight is not None:
+        direction = direction * weight.detach().float()
+    return direction / direction.norm().clamp_min(1e-30)
 
 
-def _replaced(outcomes: Outcomes, asked: m.ReplacedExpert) -> tuple[list[Edit], list[str]]:
-    what = "a replaced expert"
+def _replaced(outcomes: Outcomes, swap: m.ReplacedExpert) -> Edited:
+    subject = "a replaced expert"
     routers = {point.layer: point for point in of_kind(outcomes.points, MixturePoint)}
-    if asked.layer not in routers:
+    if swap.layer not in routers:
         raise InputError(
-            got=f"{what}: layer = {asked.layer}",
+            got=f"{subject}: layer = {swap.layer}",
             expected=f"one of layers {sorted(routers)}" if routers else "a model with experts",
             fix="See the call 'experts'.",
         )
-    point = routers[asked.layer]
-    _require_below(f"{what}: expert", asked.expert, point.experts)
-    words = f"layer {asked.layer}: expert {asked.expert}"
-    if asked.instead is None:
-        return [zero("router", modules=[point.name], experts=asked.expert)], [f"{words} forbidden"]
-    _require_below(f"{what}: instead", asked.instead, point.experts)
-    if asked.instead == asked.expert:
+    point = routers[swap.layer]
+    _require_below(f"{subject}: expert", swap.expert, point.experts)
+    words = f"layer {swap.layer}: expert {swap.expert}"
+    if swap.instead is None:
+        return [zero("router", modules=[point.name], experts=swap.expert)], [f"{words} forbidden"]
+    _require_below(f"{subject}: instead", swap.instead, point.experts)
+    if swap.instead == swap.expert:
         raise InputError(
-            got=f"{what} that stays",
+            got=f"{subject} that stays",
             expected="another expert",
             fix="Change instead.",
         )
-    old = asked.expert
-    new = asked.instead
-    chosen = next(
-        each.choices.shape[1] for each in outcomes.run.routed if each.layer == asked.layer
+    old = swap.expert
+    new = swap.instead
+    num_choices = next(
+        routed.choices.shape[1] for routed in outcomes.run.routed if routed.layer == swap.layer
     )
 
     def redirected(values: Tensor) -> Tensor:
         share = values[..., old]
-        least = values.topk(chosen).values[..., -1]
+        least = values.topk(num_choices).values[..., -1]
         moved = torch.where(share >= least, share, 0.0)
         replaced = values.clone()
         replaced[..., old] = 0.0
         replaced[..., new] += moved
         return replaced
 
-    return [change("router", redirected, modules=[point.name])], [
-        f"{words} replaced by {asked.instead}"
-    ]
+    edit = change("router", redirected, modules=[point.name])
+    return [edit], [f"{words} replaced by {swap.instead}"]
 
 
-def _patched(runs: Runs, outcomes: Outcomes, asked: m.PatchedPlace) -> tuple[list[Edit], list[str]]:
-    other = outcomes.other_text(runs, asked.text)
+def _patched(runs: Runs, outcomes: Outcomes, place: m.PatchedPlace) -> Edited:
+    other = outcomes.other_text(runs, place.text)
     blocks = [point for point in outcomes.points if point.role == "block"]
-    _require_below("a patch: layer", asked.layer, len(blocks))
-    _require_below("a patch: position", asked.position, len(other.message.tokens))
-    where: dict[str, Any] = {"modules": [blocks[asked.layer].name]}
+    _require_below("a patch: layer", place.layer, len(blocks))
+    _require_below("a patch: position", place.position, len(other.message.tokens))
+    where: dict[str, Any] = {"modules": [blocks[place.layer].name]}
     with (
         outcomes.loaded.lock,
         evaluating(outcomes.model),
-        capture(outcomes.model, what="residual", **where) as seen,
+        capture(outcomes.model, what="residual", **where) as stream,
     ):
         logits_of(outcomes.loaded, other.inputs)
-    words = f"after layer {asked.layer} at {outcomes.run.message.tokens[asked.position]} ({asked.position}): "
-    words += f"as for {other.message.tokens[asked.position]} in the other text"
-    return [patch("residual", seen, queries=asked.position, **where)], [words]
+    token = outcomes.run.message.tokens[place.position]
+    other_token = other.message.tokens[place.position]
+    words = f"after layer {place.layer} at {token} ({place.position}): "
+    words += f"as for {other_token} in the other text"
+    return [patch("residual", stream, queries=place.position, **where)], [words]
 
 
 def _require_below(name: str, index: int, count: int) -> None:
-    if not index < count:
+    if index >= count:
         raise InputError(
             got=f"{name} = {index}",
             expected=f"0 to {count - 1}",

@@ -1,5 +1,4 @@
-"""The bundled models: small, trained, and in the wheel, so that the page has something to show at
-first start.
+"""List the bundled models: small, trained, and part of the wheel.
 
 ``tools/train_bundled_models.py`` writes them to ``bundled/``, one directory for each model.
 """
@@ -39,27 +38,25 @@ from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderCon
 from glassformer.programs.library import PROGRAMS
 
 RECURRENCE = RecurrenceConfig(order=2, vocab_size=7, next_prob=0.1, seq_len=64)
-"""The training data of the bundled decoder."""
+"""Training data of the bundled decoder."""
 _NAMES = (
     "ada alan amy ann bea ben bo cara cleo dan dora ed ella emil emma eva finn flo fred gil gus "
-    "hal ida ines ivy jack "
-    "jane joe jon jude kai kate kim kit lea leo lin lola luc mae max mia nan ned nell nina noah "
-    "noor olga otto pat pia "
-    "ray rosa ruth sam sue tess tim ugo una vera will zoe"
+    "hal ida ines ivy jack jane joe jon jude kai kate kim kit lea leo lin lola luc mae max mia "
+    "nan ned nell nina noah noor olga otto pat pia ray rosa ruth sam sue tess tim ugo una vera "
+    "will zoe"
 )
 INDUCTION = SequenceSpace(tuple(LETTERS), 64, has_cls=True)
-"""The letters that the bundled attention-only decoder reads, after a start token."""
+"""Letters that the bundled attention-only decoder reads, after a start token."""
 KEYS = tuple(_NAMES.split())
-"""The names of the keys of the bundled lookup model."""
+"""Keys of the bundled lookup model."""
 VALUES = tuple(map(str, range(100)))
+"""Values of the bundled lookup model."""
 CARDS = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
-"""Fields of the models' cards, and for each head also the reason for the values of each matrix."""
+"""Fields of the models' cards; for a head also the reasons for the values of each matrix."""
 
 
 def bundled() -> list[ModelEntry]:
-    """Every bundled model, in the order in which they are listed; MiniLM only if its package is
-    installed.
-    """
+    """List every bundled model; MiniLM only if its package is installed."""
     numbers = list(map(str, range(RECURRENCE.vocab_size)))
     entries = [
         *map(_head, CARDS["heads"]),
@@ -93,12 +90,12 @@ def bundled() -> list[ModelEntry]:
 def _entry(
     name: str, opened: Callable[[ModelCard], LoadedModel], words: list[str] | None = None
 ) -> ModelEntry:
-    """A model with the card in ``cards.toml``, whose texts are filled with what was measured."""
+    """Return a model with its card from ``cards.toml``, whose texts get the measured numbers."""
     file = BUNDLED / name / "measured.json"
     measured = read_json(file) if file.is_file() else {}
-    fields = CARDS[name] | {
-        field: CARDS[name][field].format(**measured) for field in ("about", "input_help")
-    }
+    fields = dict(CARDS[name])
+    for field in ("about", "input_help"):
+        fields[field] = fields[field].format(**measured)
     if "samples" in measured:
         fields["text"], *fields["samples"] = measured["samples"]
     card = ModelCard(name=name, origin="shipped", words=words, **fields)

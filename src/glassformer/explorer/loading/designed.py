@@ -1,4 +1,4 @@
-"""Hand-designed heads and compiled programs as loaded models."""
+"""Make loaded models of hand-designed heads and compiled programs."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -32,11 +32,10 @@ def head_card(
     *,
     origin: Origin,
 ) -> ModelCard:
-    """The card of a head with a task."""
+    """Return the card of a head with a task."""
     letters = task.space.letters
-    if len(letters) == 1:
-        listed = letters[0]
-    else:
+    listed = letters[0]
+    if len(letters) > 1:
         listed = f"{', '.join(letters[:-1])} and {letters[-1]}"
     return ModelCard(
         name=name,
@@ -53,21 +52,22 @@ def head_card(
 
 
 def first_text(task: Task) -> str:
-    """The default text of a task: each letter once, up to the longest sequence."""
+    """Return the default text of a task: each letter once, up to the longest sequence."""
     return "".join(task.space.letters)[: task.space.max_len]
 
 
 def head_model(
     card: ModelCard, task: Task, weights: HeadWeights, why: Mapping[str, str] | None = None
 ) -> LoadedHead:
-    """A head with a task; reasons for matrices that it does not have are dropped."""
+    """Return a head with a task; drop reasons for matrices that it does not have."""
     reasons = {name: reason for name, reason in (why or {}).items() if name in weights.matrices}
     return LoadedHead(card, task, weights, MappingProxyType(reasons))
 
 
 def fitting_task(weights: HeadWeights) -> Task:
-    """The built-in task that a head is proved to solve, or else the first whose letters and outputs
-    it fits.
+    """Return the built-in task that a head is proved to solve.
+
+    If there is none, return the first task whose letters and outputs the head fits.
     """
     fitting = []
     for task in (make() for make in TASKS.values()):
@@ -75,7 +75,7 @@ def fitting_task(weights: HeadWeights) -> Task:
             require_fits(weights, task)
             if task.description:
                 fitting.append(task)
-    if len(fitting) <= 0:
+    if not fitting:
         raise InputError(
             got=(
                 f"weights for inputs of {weights.input_dim} and outputs of {weights.v_dim} "
@@ -93,10 +93,16 @@ def fitting_task(weights: HeadWeights) -> Task:
 
 
 def library_entry(name: str, texts: Mapping[str, Any]) -> ModelEntry:
-    """A program of the library, compiled when it is opened; ``texts`` are fields of its card."""
+    """Return a program of the library, which is compiled when it is opened.
+
+    ``texts`` are fields of its card.
+    """
     example = PROGRAMS[name]
     title = name.replace("-", " ").capitalize()
-    about = f"{one_line(example.about).capitalize()}: a program compiled into a transformer. No weight was trained."
+    about = (
+        f"{one_line(example.about).capitalize()}: a program compiled into a transformer. "
+        "No weight was trained."
+    )
     domains = Domains(example.vocabulary, example.max_len, example.causal)
     code = program_source(name)
     card = _program_card(
@@ -115,12 +121,11 @@ def library_entry(name: str, texts: Mapping[str, Any]) -> ModelEntry:
 def program_model(
     model: CompiledProgram, name: str, title: str, *, origin: Origin, text: str | None = None
 ) -> LoadedProgram:
-    """A compiled program in memory, or from a file, then without its definition."""
-    short = one_line(title, _LONGEST_TITLE)
+    """Return a compiled program that is in memory, or was read from a file without definition."""
+    short_title = one_line(title, _LONGEST_TITLE)
     about = f"A program compiled into a transformer: {one_line(model.name, _LONGEST_TITLE)}."
-    return LoadedProgram(
-        _program_card(name, model.domains, short, about, origin=origin, text=text), model
-    )
+    card = _program_card(name, model.domains, short_title, about, origin=origin, text=text)
+    return LoadedProgram(card, model)
 
 
 def _program_card(
@@ -135,23 +140,27 @@ def _program_card(
     blank: str = "",
     code: str = "",
 ) -> ModelCard:
-    """Without a text, it begins with the vocabulary's tokens in their order."""
+    """Return a program's card. The default text is the vocabulary's tokens in their order."""
     words = [str(token) for token in domains.vocabulary]
-    between = "" if all(len(word) == 1 for word in words) else " "
-    first = between.join((words * _LONGEST_TEXT)[: min(domains.max_len, _LONGEST_TEXT)])
-    if len(words) <= 20:
-        listed = ", ".join(words)
-    else:
+    single_letters = all(len(word) == 1 for word in words)
+    if text is None:
+        separator = "" if single_letters else " "
+        text = separator.join((words * _LONGEST_TEXT)[: min(domains.max_len, _LONGEST_TEXT)])
+    listed = ", ".join(words)
+    if len(words) > 20:
         listed = f"{', '.join(words[:10])} ... {words[-1]}"
+    input_help = f"1 to {domains.max_len} of the tokens {listed}"
+    if not single_letters:
+        input_help += ", between spaces"
     return ModelCard(
         name=name,
         title=title,
         kind="program",
         about=about,
         views=["program"],
-        text=first if text is None else text,
+        text=text,
         samples=list(samples),
-        input_help=f"1 to {domains.max_len} of the tokens {listed}{between and ', between spaces'}",
+        input_help=input_help,
         words=words,
         blank=blank,
         code=code,

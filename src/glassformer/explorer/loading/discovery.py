@@ -1,6 +1,7 @@
-"""Discovery of models on disk: training runs, checkpoints, and the weights of hand-designed heads."""
+"""Find models on disk: training runs, checkpoints, and weights of hand-designed heads."""
 
 import functools
+import itertools
 import os
 import re
 import sys
@@ -38,7 +39,9 @@ from glassformer.programs.saved import is_program_file, load_program
 from glassformer.text import known_name, one_line, shown
 
 MOST_FOUND = 64
+"""Largest number of models that are listed of a directory."""
 _DEEPEST = 4
+"""Largest number of directories below the one that is searched."""
 _MOST_DIRECTORIES = 2000
 _INSIDE = ("best", "checkpoints", "figures", "parts", "tensorboard")
 """Directories within a run that hold no other model."""
@@ -48,11 +51,11 @@ _ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(:.+)?")
 
 
 def list_models(named: Path | str | None = None) -> list[ModelEntry]:
-    """The named model, the bundled models, and language models from installed packages.
+    """List the named model, the bundled models, and language models of installed packages.
 
     Args:
-        named: The name of a bundled model, which is then listed first; or what :func:`entries_at`
-            takes.
+        named: The name of a bundled model, which is then listed first, or an argument of
+            :func:`entries_at`.
     """
     listed = bundled()
     taken = {entry.card.name for entry in listed}
@@ -61,36 +64,32 @@ def list_models(named: Path | str | None = None) -> list[ModelEntry]:
         named = None
     first = [] if named is None else entries_at(named, taken)
     taken |= {entry.card.name for entry in first}
-    return [
-        *first,
-        *listed,
-        *(entry for entry in installed_models() if entry.card.name not in taken),
-    ]
+    installed = [entry for entry in installed_models() if entry.card.name not in taken]
+    return [*first, *listed, *installed]
 
 
 def entries_at(path: Path | str, taken: Set[str] = frozenset()) -> list[ModelEntry]:
-    """The models at ``path``: a run, a checkpoint, a GGUF file or the weights of a head, or a
-    directory of several.
+    """Return the models at ``path``.
 
-    ``taken`` are names of other models.
+    It is a run, a checkpoint, a GGUF file, the weights of a head, a compiled program, or a
+    directory of several models. ``taken`` are names of other models.
     """
     path = local_path(path)
-    there = os.path.lexists(path)
+    exists = os.path.lexists(path)
     name = str(path)
     in_gguf = path.is_file() and (_GGUF.search(path.name) is not None or is_gguf(path))
-    if name in KNOWN or in_gguf or (not there and _ON_HUB.fullmatch(name)):
+    if name in KNOWN or in_gguf or (not exists and _ON_HUB.fullmatch(name)):
         return [language_model(name, _free(_slug(path.name), taken))]
-    if not there:
+    if not exists:
+        fix = "Check the path."
+        if "/" not in name:
+            fix = known_name(name, [*KNOWN, *(entry.card.name for entry in bundled())])
         raise InputError(
             got=f"{shown(path)}, which does not exist",
             expected=(
                 "a run, a checkpoint, a GGUF file, the weights of a head, or the name of a model"
             ),
-            fix=(
-                known_name(name, [*KNOWN, *(entry.card.name for entry in bundled())])
-                if "/" not in name
-                else "Check the path."
-            ),
+            fix=fix,
         )
     title = path.resolve().name
     place = Place(path, _free(_slug(title), taken), title)
@@ -104,7 +103,7 @@ def entries_at(path: Path | str, taken: Set[str] = frozenset()) -> list[ModelEnt
         config = read_json(path / CONFIG_FILE)
         if "model_type" in config:
             require_kind(config, path)
-    if len(inside) <= 0:
+    if not inside:
         raise InputError(
             got=f"{shown(path)}, which holds no model",
             expected=(
@@ -125,36 +124,35 @@ def find_models(
     apart: Path | None = None,
     known: dict[Path, str] | None = None,
 ) -> list[ModelEntry]:
-    """Every model in a directory and those within it, in the order of their paths; damaged ones are
-    skipped.
+    """Return every model in a directory and its subdirectories, in the order of their paths.
 
-    Heads are found by their names: ``head.json`` and ``head.npz``; files named after a built-in
-    task, such as ``unique.npz``; and, if they hold a head, files whose name contains a task's.
-    Compiled programs are found by how their files begin.
+    Heads are recognized by their file names: ``head.json`` and ``head.npz``; the name of a built-in
+    task, as in ``unique.npz``; and a name that contains a task's, if the file holds a head.
+    Compiled programs are recognized by the beginning of their files.
 
-    Each directory or file that was skipped is reported on stderr.
+    Damaged models are skipped. Each skipped directory or file is reported on stderr.
 
     Args:
         directory: Where to look, a few levels deep; links are not followed.
+        taken: Names of other models.
         apart: A directory or file to leave out, with all that it contains.
-        known: The names of models by their paths, which they keep; what is found is added.
+        known: Names of models by their paths, which they keep. Models that are found are added.
     """
     directory = local_path(directory)
     left_out = None if apart is None else apart.resolve()
     names = {} if known is None else known
-    found = []
+    entries = []
+
+    def place_of(path: Path, title: str, slug: str) -> Place:
+        return Place(path, names.get(path) or _free(slug, {*taken, *names.values()}), title)
+
     for path in _directories(directory):
         if left_out is not None and path.resolve().is_relative_to(left_out):
             continue
-        relative = path.relative_to(directory)
-        short = (
-            Path(*(part for part in relative.parts if part not in ("trainings", "encoder")))
-            or relative
-        )
+        parts = path.relative_to(directory).parts
+        short = Path(*(part for part in parts if part not in ("trainings", "encoder")))
         title = str(short) if short.parts else directory.name
-        place = Place(
-            path, names.get(path) or _free(_slug(title), {*taken, *names.values()}), title
-        )
+        place = place_of(path, title, _slug(title))
         try:
             entry = stored_entry(place)
         except InputError as error:
@@ -162,53 +160,55 @@ def find_models(
             continue
         if entry is not None:
             names[path] = place.name
-            found.append(entry)
-        for file in (file for file in _head_files(path) if file.resolve() != left_out):
+            entries.append(entry)
+        for file in _head_files(path):
+            if file.resolve() == left_out:
+                continue
             slug = _slug(str(Path(title) / file.stem))
-            name = names.get(file) or _free(slug, {*taken, *names.values()})
-            place = Place(file, name, str(Path(title) / file.name))
+            place = place_of(file, str(Path(title) / file.name), slug)
             try:
-                found.append(_head(place))
+                entries.append(_head(place))
                 names[file] = place.name
             except InputError as error:
-                # A name that only holds a task's, as unique-notes.json, may be that of a file of
-                # another kind.
+                # A file whose name only contains a task's, as unique-notes.json, may be of another
+                # kind.
                 if file.stem == "head" or file.stem in TASKS or is_program_file(file):
                     _warn(f"skipped {shown(file)}: {one_line(str(error))}")
-        if len(found) >= MOST_FOUND:
+        if len(entries) >= MOST_FOUND:
             _warn(f"more than {MOST_FOUND} models in {shown(directory)}: the rest is skipped")
-            return found[:MOST_FOUND]
-    return found
+            return entries[:MOST_FOUND]
+    return entries
 
 
-@functools.cache  # once for each line, however often models are listed
+@functools.cache
 def _warn(line: str) -> None:
+    """Print a warning once, however often models are listed."""
     print(f"glassformer: warning: {line}", file=sys.stderr)
 
 
 def _directories(top: Path) -> Iterator[Path]:
-    for seen, (here, inside, _) in enumerate(os.walk(top), start=1):
-        path = Path(here)
+    """Yield a directory and its subdirectories that may hold models."""
+    for num_directories, (directory, subdirectories, _) in enumerate(os.walk(top), start=1):
+        path = Path(directory)
         depth = len(path.relative_to(top).parts)
-        skipped: tuple[str, ...]
+        skipped: tuple[str, ...] = ()
         if (path / "config.json").is_file() or (path / "lab.json").is_file():
             skipped = _INSIDE
-        else:
-            skipped = ()
-        inside[:] = sorted(
+        subdirectories[:] = sorted(
             name
-            for name in inside
+            for name in subdirectories
             if depth < _DEEPEST and not name.startswith(".") and name not in skipped
         )
         yield path
-        if seen >= _MOST_DIRECTORIES:
+        if num_directories >= _MOST_DIRECTORIES:
             _warn(f"more than {_MOST_DIRECTORIES} directories in {shown(top)}: the rest is skipped")
             return
 
 
 def _head_files(path: Path) -> list[Path]:
-    """Compiled programs, and files named like the weights of a head: ``head.json``, or after a
-    task, ``unique.npz``.
+    """Return compiled programs, and files named like the weights of a head.
+
+    Such files are called ``head.json``, or after a task, as ``unique.npz``.
     """
     with suppress(OSError):
         files = (file for file in path.iterdir() if file.suffix in _HEAD_FILES and file.is_file())
@@ -222,9 +222,8 @@ def _head_files(path: Path) -> list[Path]:
 
 def _head(place: Place) -> ModelEntry:
     if is_program_file(place.path):
-        return entry_of(
-            program_model(load_program(place.path), place.name, place.title, origin="run")
-        )
+        program = load_program(place.path)
+        return entry_of(program_model(program, place.name, place.title, origin="run"))
     weights = read_head(place.path)
     task = _task_of(place.path, weights)
     about = f"A head with the weights in {place.path.name}. The task: {task.summary}."
@@ -233,8 +232,10 @@ def _head(place: Place) -> ModelEntry:
 
 
 def _task_of(path: Path, weights: HeadWeights) -> Task:
-    """The task of weights: from the file task.json in their directory, from their name, or the one
-    that they fit.
+    """Return the task of weights.
+
+    It is described by the file task.json in their directory, or named by their file. Otherwise it
+    is a built-in task that the weights fit.
     """
     file = path.parent / "task.json"
     named = _task_named(path.stem)
@@ -249,19 +250,19 @@ def _task_of(path: Path, weights: HeadWeights) -> Task:
 
 
 def _task_named(stem: str) -> str | None:
-    plain = stem.lower().replace("-", "_")
-    return next((name for name in sorted(TASKS, key=len, reverse=True) if name in plain), None)
+    normalized = stem.lower().replace("-", "_")
+    return next((name for name in sorted(TASKS, key=len, reverse=True) if name in normalized), None)
 
 
 def _slug(text: str) -> str:
-    """A name for requests: at most 72 letters, digits, dots and lines."""
+    """Return a name for requests: at most 72 letters, digits, dots, hyphens and underscores."""
     slug = re.sub(r"[^a-z0-9_.]+", "-", text.lower()).strip("-._")
     return (slug or "model")[-72:].strip("-._") or "model"
 
 
 def _free(name: str, taken: Set[str]) -> str:
+    """Return the name, with a number if it is taken."""
     if name not in taken:
         return name
-    return next(
-        f"{name}-{number}" for number in range(2, len(taken) + 3) if f"{name}-{number}" not in taken
-    )
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(candidate for candidate in numbered if candidate not in taken)

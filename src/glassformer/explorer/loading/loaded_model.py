@@ -1,4 +1,4 @@
-"""A model in memory, with what turns a typed text into its inputs and its outputs into words.
+"""Hold models in memory, with functions from typed text to inputs and from outputs to words.
 
 There are five kinds without a common base class: a caller that has a :data:`LoadedModel` checks
 which kind it is. Several threads may use one model, so every caller holds its ``lock`` while the
@@ -36,9 +36,7 @@ from glassformer.programs.model import CompiledProgram
 
 
 class Turn:
-    """A reentrant lock of which a holder that computes for long can let the waiting threads have
-    their turn.
-    """
+    """Reentrant lock whose holder can let waiting threads go first during a long computation."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -61,7 +59,7 @@ class Turn:
 
     @contextmanager
     def at_leisure(self) -> Iterator[None]:
-        """Hold it for a long computation, to which no other one gives way."""
+        """Hold the lock for a long computation, which other computations do not wait to let in."""
         self._take()
         try:
             yield
@@ -69,14 +67,11 @@ class Turn:
             self.__exit__()
 
     def give_way(self) -> None:
-        """Let the threads that wait to enter have the lock first, unless this one holds it more
-        than once.
-        """
+        """Let waiting threads have the lock first, unless this thread holds it more than once."""
         while self._waiting > 0 and self._depth == 1:
             self.__exit__()
-            time.sleep(
-                0.001
-            )  # without it this thread would nearly always be the first to take the lock again
+            # Without a pause this thread would nearly always be the first to take the lock again.
+            time.sleep(0.001)
             self._take()
 
     def _take(self) -> None:
@@ -86,7 +81,7 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class LoadedHead:
-    """A head with designed weights, and for each matrix by its name the reason for its values."""
+    """Head with designed weights, and reasons for the values of each matrix by its name."""
 
     card: ModelCard
     task: Task
@@ -97,7 +92,7 @@ class LoadedHead:
 
 @dataclass(frozen=True, eq=False)
 class LoadedProgram:
-    """A compiled program, with or without its definition."""
+    """Compiled program, with or without its definition."""
 
     card: ModelCard
     model: CompiledProgram
@@ -106,34 +101,39 @@ class LoadedProgram:
 
 @dataclass(frozen=True, eq=False)
 class LoadedEncoder:
-    """An encoder, ours or a BERT of transformers, with or without a classification head."""
+    """Encoder, ours or a BERT of transformers, with or without a classification head.
+
+    Args:
+        encode: Returns the tokens of a text, truncated to what the model reads.
+        word: Returns the name of a token.
+        classes: Names of the classes; empty without a head.
+        codec: See :class:`LoadedDecoder`.
+        labels: See :class:`LoadedDecoder`.
+    """
 
     card: ModelCard
     model: nn.Module
     encode: Callable[[str], list[int]]
-    """The tokens of a text, truncated to what the model reads."""
     word: Callable[[int], str]
-    """The name of a single token."""
     classes: tuple[str, ...] = ()
-    """Their names; empty without a head."""
     codec: Mapping[str, Any] | None = None
     labels: Callable[[Sequence[int]], list[str]] | None = None
-    """Both as of a :class:`LoadedDecoder`."""
     lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedEncoderDecoder:
-    """An encoder-decoder.
+    """Encoder-decoder.
 
     Args:
-        source_tokens: The encoder's input for some units, in the given order: ``[1, place]`` or
+        source_tokens: Returns the encoder's input for units in their order: ``[1, place]`` or
             ``[1, place, field]``.
-        target: The decoder's initial tokens for a text, which may be empty: ``[1, position]``, at
-            least one.
-        word: The name of a token of the target.
-        end: The token that ends generation; None: ``max_new_tokens`` are generated.
-        codec: As of a :class:`LoadedDecoder`.
+        target: Returns the decoder's initial tokens for a text, at least one: ``[1, position]``.
+            The text may be empty.
+        word: Returns the name of a token of the target.
+        max_new_tokens: Largest number of tokens to generate.
+        end: The token that ends generation; None if there is none.
+        codec: See :class:`LoadedDecoder`.
     """
 
     card: ModelCard
@@ -147,28 +147,28 @@ class LoadedEncoderDecoder:
     lock: Turn = field(default_factory=lambda: Turn(), repr=False)
 
     def inputs(self, units: Sequence[str], text: str) -> tuple[Tensor, Tensor]:
-        """The encoder's input and the decoder's initial tokens, on the device of the model."""
+        """Return the encoder's input and the decoder's initial tokens, on the model's device."""
         device = next(self.model.parameters()).device
         return self.source_tokens(units).to(device), self.target(text).to(device)
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedDecoder:
-    """A decoder.
+    """Decoder.
 
     Args:
-        model: Ours, or a GPT-2, Llama or Mixtral of transformers.
-        encode: The tokens of a text: at least one, and no more than the model reads.
-        word: The name of a single token.
-        join: The text of some tokens.
-        obeys: Whether a token may follow some tokens by the rule that generated them; None if no
+        model: A decoder of glassformer, or a GPT-2, Llama or Mixtral of transformers.
+        encode: Returns the tokens of a text: at least one, and no more than the model reads.
+        word: Returns the name of a token.
+        join: Returns the text of tokens.
+        obeys: Returns whether a token may follow tokens by the rule that generated them; None if no
             rule is known.
-        rule: The rule that some tokens follow, in words; None if none is known.
+        rule: Returns the rule that tokens follow, in words; None if no rule is known.
         longest: Largest number of tokens that the model reads.
-        labels: The names of a text's tokens, some of which may be parts of one character; None:
-            those of single tokens.
-        codec: What these functions do, as data of which ``web/src/engine/codecs.ts`` makes them;
-            None: not described.
+        codec: Description of these functions, from which ``web/src/engine/codecs.ts`` makes them;
+            None if they are not described.
+        labels: Returns the names of a text's tokens, some of which may be parts of one character;
+            None if ``word`` names them.
     """
 
     card: ModelCard
@@ -187,8 +187,9 @@ class LoadedDecoder:
 
 @dataclass(eq=False)
 class Reading:
-    """The text that a decoder has read last, with the logits after it, and the keys and values to
-    read on from.
+    """Text that a decoder has read last, with the logits after it and the cache to continue from.
+
+    ``stamp`` identifies the weights with which it was read.
     """
 
     stamp: Hashable = None
@@ -198,43 +199,48 @@ class Reading:
 
 
 _ROOM = 256
-"""Tokens for which a cache has room beyond a text."""
+"""Number of tokens for which a cache has room beyond a text."""
 LoadedModel = LoadedHead | LoadedProgram | LoadedEncoder | LoadedEncoderDecoder | LoadedDecoder
 _Kind = TypeVar("_Kind", LoadedHead, LoadedProgram, LoadedEncoderDecoder, LoadedDecoder)
 
 
 @dataclass(frozen=True, eq=False)
 class ModelEntry:
-    """A model that is loaded on demand."""
+    """Model that is loaded on demand.
+
+    Args:
+        open: Loads the model.
+        stamp: Returns a value that changes when the stored weights do, as during a training run.
+            The model is then loaded again.
+        afresh: Returns the entry of what is stored now, perhaps of another run; None if the entry
+            never changes.
+    """
 
     card: ModelCard
     open: Callable[[], LoadedModel]
     stamp: Callable[[], Hashable] = lambda: None
-    """Changes when the stored weights do, such as those of a run that is still training: it is
-    loaded again.
-    """
     afresh: Callable[[], ModelEntry | None] = lambda: None
-    """The entry of what is stored there now, perhaps of another run; None: the same as ever."""
 
 
 def labels_of(loaded: LoadedEncoder | LoadedDecoder, tokens: Sequence[int]) -> list[str]:
-    """The names of a text's tokens."""
+    """Return the names of a text's tokens."""
     if loaded.labels is None:
         return [loaded.word(token) for token in tokens]
     return loaded.labels(tokens)
 
 
 def entry_of(loaded: LoadedModel) -> ModelEntry:
-    """The entry of a model that is in memory already."""
+    """Return the entry of a model that is in memory already."""
     return ModelEntry(loaded.card, lambda: loaded)
 
 
 def of_kind(kind: type[_Kind], loaded: LoadedModel, call: str, expected: str) -> _Kind:
-    """``loaded``, for a call that only models of one kind answer."""
+    """Return ``loaded``; refuse it if it is of another kind than the call needs."""
     if not isinstance(loaded, kind):
-        got = f"{call} of {loaded.card.name!r}, whose kind is {loaded.card.kind}"
         raise InputError(
-            got, expected, "Choose another model, or one of the views that its card names."
+            got=f"{call} of {loaded.card.name!r}, whose kind is {loaded.card.kind}",
+            expected=expected,
+            fix="Choose another model, or one of the views that its card names.",
         )
     return loaded
 
@@ -250,7 +256,7 @@ def require_order(order: Sequence[int], count: int) -> None:
 
 
 def hooks_stamp(loaded: LoadedModel) -> tuple[Hashable, ...]:
-    """The interventions, hooks and autocast under which a model in memory runs."""
+    """Return the interventions, hooks and autocast under which a model in memory runs."""
     if isinstance(loaded, LoadedHead):
         return ()
     return (
@@ -261,23 +267,21 @@ def hooks_stamp(loaded: LoadedModel) -> tuple[Hashable, ...]:
 
 
 def weights_stamp(loaded: LoadedModel) -> tuple[Hashable, ...]:
-    """A value that changes when the weights of a model in memory are trained or overwritten, and
-    with its hooks.
+    """Return a value that changes when a model's weights or hooks change.
 
-    It consists of the address and the version counter of each tensor, so writes through ``.data``
-    go unnoticed, and of
-    :func:`hooks_stamp`. The lock identifies the model, whose memory another one may get after its
-    deletion.
+    It consists of the address and the version counter of each tensor, and of :func:`hooks_stamp`.
+    Writes through ``.data`` go unnoticed. The lock identifies the model, since another model may
+    get its memory after it was deleted.
     """
     if isinstance(loaded, LoadedHead):
         return loaded.lock, 0, ()  # its matrices cannot be written to
-    # Without buffers that are not saved, which a forward pass may write to.
+    # Buffers that are not saved are left out, since a forward pass may write to them.
     tensors = loaded.model.state_dict(keep_vars=True).values()
     # A tensor of inference mode counts no writes.
     versions = tuple(
-        (each.data_ptr(), 0 if each.is_inference() else each._version)
-        for each in tensors
-        if isinstance(each, Tensor)
+        (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        for tensor in tensors
+        if isinstance(tensor, Tensor)
     )
     return loaded.lock, hash(versions), hooks_stamp(loaded)
 
@@ -286,33 +290,26 @@ def weights_stamp(loaded: LoadedModel) -> tuple[Hashable, ...]:
 def last_logits(
     loaded: LoadedDecoder, tokens: Sequence[int], *, afresh: bool = False
 ) -> Float[Tensor, " vocab"] | None:
-    """The logits of the token after some tokens, in float32 or wider, on the CPU. Hold
-    ``loaded.lock``.
+    """Return the logits of the token after ``tokens``, in float32 or wider, on the CPU.
 
-    Only the tokens after those that were read last are read, if the text starts with these and
-    weights are the same, and not ``afresh``. None for a model without an output projection.
+    The caller holds ``loaded.lock``. If the text continues the one that was read last with the same
+    weights, only the new tokens are read, unless ``afresh``. Return None for a model without an
+    output projection.
     """
     reading = loaded.reading
     stamp = weights_stamp(loaded)
+    read_tokens: list[int] = []
     if reading.stamp == stamp and not afresh:
-        known = reading.tokens
-    else:
-        known = []
-    if known == list(tokens):
+        read_tokens = reading.tokens
+    if read_tokens == list(tokens):
         return reading.logits
-    has_room = (
-        not isinstance(reading.cache, Cache) or len(tokens) <= reading.cache.layers[0].max_seq_len
-    )
-    if isinstance(loaded.model, Decoder):
-        border = loaded.model.config.cache_border
-    else:
-        border = 0
-    goes_on = 0 < len(known) < len(tokens) and list(tokens[: len(known)]) == known
-    if reading.cache is None or not has_room or not goes_on or len(known) <= border < len(tokens):
-        known = []
+    if not _continues(loaded.model, reading.cache, read_tokens, tokens):
+        read_tokens = []
         reading.cache = None
-    reading.tokens = []  # in case that reading ends with an error
-    row = torch.tensor([list(tokens[len(known) :])], device=next(loaded.model.parameters()).device)
+    reading.tokens = []  # in case reading ends with an error
+    row = torch.tensor(
+        [list(tokens[len(read_tokens) :])], device=next(loaded.model.parameters()).device
+    )
     with evaluating(loaded.model):
         logits, reading.cache = _read(loaded.model, row, reading.cache)
     if logits is not None:
@@ -323,11 +320,27 @@ def last_logits(
     return logits
 
 
+def _continues(
+    model: nn.Module, cache: Any, read_tokens: Sequence[int], tokens: Sequence[int]
+) -> bool:
+    """Check that a cache of ``read_tokens`` can be extended to ``tokens``."""
+    if cache is None or not 0 < len(read_tokens) < len(tokens):
+        return False
+    if list(tokens[: len(read_tokens)]) != read_tokens:
+        return False
+    if isinstance(cache, Cache) and len(tokens) > cache.layers[0].max_seq_len:
+        return False
+    # Beyond the border, the keys before it would have to be rotated in another way.
+    border = model.config.cache_border if isinstance(model, Decoder) else 0
+    return not len(read_tokens) <= border < len(tokens)
+
+
 def _read(
     model: nn.Module, row: Int[Tensor, "one position"], cache: Any
 ) -> tuple[Tensor | None, Any]:
-    """The logits after a row that continues what a cache holds, and the cache; None where a model
-    has none.
+    """Return the logits after a row that continues a cache, and the cache.
+
+    Either is None for a model that has none.
     """
     if isinstance(model, Decoder):
         if cache is None:
@@ -336,16 +349,17 @@ def _read(
             return DecodingStep(model, cache)(row)[0], cache
         return model.logits(model.hidden(row, cache=cache)[0, -1]), cache
     if "past_key_values" not in signature(model.forward).parameters:
-        found = final_logits(model, row)
-        return None if found is None else found[0], None
+        logits = final_logits(model, row)
+        return None if logits is None else logits[0], None
     output = model(row, past_key_values=cache, use_cache=True, **_last(model, -1))
     logits = _of_tokens(model, output)
     return None if logits is None else logits[0, -1], output.get("past_key_values")
 
 
 def _of_tokens(model: nn.Module, output: Any) -> Float[Tensor, "batch position vocab"] | None:
-    """The logits of the whole vocabulary; None for a model of transformers with another output,
-    such as labels.
+    """Return the logits of the whole vocabulary.
+
+    Return None for a model of transformers with another output, such as labels.
     """
     logits = getattr(output, "logits", output)
     least = getattr(getattr(model, "config", None), "vocab_size", 1)
@@ -355,8 +369,9 @@ def _of_tokens(model: nn.Module, output: Any) -> Float[Tensor, "batch position v
 
 
 def _last(model: nn.Module, place: int) -> dict[str, Any]:
-    """The argument by which a model of transformers computes the logits of one position alone, if
-    it has one.
+    """Return the argument by which a model of transformers computes one position's logits alone.
+
+    Return no argument if the model has none for this.
     """
     if "logits_to_keep" in signature(model.forward).parameters:
         return {"logits_to_keep": torch.tensor([place])}
@@ -366,20 +381,19 @@ def _last(model: nn.Module, place: int) -> dict[str, Any]:
 def final_logits(
     model: nn.Module, tokens: Int[Tensor, "batch position"], place: int = -1
 ) -> Float[Tensor, "batch vocab"] | None:
-    """The logits at one position of a decoder; None for one without an output projection.
+    """Return the logits at one position of a decoder; None for one without an output projection.
 
-    Logits of other positions, which take most of the memory if the vocabulary is large, are not
-    computed where the model allows it.
+    Logits of other positions take most of the memory if the vocabulary is large. They are not
+    computed if the model allows it.
     """
     if isinstance(model, Decoder):
         logits = model.logits(model.hidden(tokens)[:, place])
     else:
         options = _last(model, place)
+        cache_options = {}
         if "use_cache" in signature(model.forward).parameters:
-            alone = {"use_cache": False}
-        else:
-            alone = {}
-        output = _of_tokens(model, model(tokens, **options, **alone))
+            cache_options["use_cache"] = False
+        output = _of_tokens(model, model(tokens, **options, **cache_options))
         if output is None:
             return None
         logits = output[:, -1 if options else place]

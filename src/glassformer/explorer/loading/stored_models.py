@@ -1,8 +1,7 @@
-"""Models stored in directories: training runs, classifiers, and checkpoints of encoders and
-decoders.
+"""Open models stored in directories: training runs, classifiers, encoders and decoders.
 
 The kind of a directory follows from its files and its ``config.json``, which are read when the
-directory is found; the weights are read when the model is opened. Nothing is allocated before the
+directory is found. The weights are read when the model is opened. Nothing is allocated before the
 stored tensors are known to fit the model.
 """
 
@@ -10,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ import torch
 
 from glassformer.checkpoints import bert, decoders
 from glassformer.checkpoints.families import family_in
+from glassformer.checkpoints.families.table import Family
 from glassformer.checkpoints.store import KNOWN, build, open_model
 from glassformer.checkpoints.tensor_files import (
     CONFIG_FILE,
@@ -56,18 +57,20 @@ _REVIEW = "A slow start, but the ending is wonderful."
 _NUMBERS = "1 2 3 5 1 6 0 6"
 _BYTES_OF = "Once upon a time"
 OPENING = "When Mary and John went to the store, John gave a drink to"
-"""The initial text of language models: it ends with the name that does not return (Wang et al.
-2022).
+"""Initial text of language models, whose answer is the name that was not repeated.
+
+Source: Wang et al. 2022, "Interpretability in the Wild", arXiv 2211.00593.
 """
 FLIPPED = OPENING.replace("John gave", "Mary gave")
-"""Of as many tokens, with the other name as its answer."""
-_TOKENS = "1 2 3", "token numbers between spaces"
+"""Second text of language models, of as many tokens and with the other name as its answer."""
+_TOKENS = ("1 2 3", "token numbers between spaces")
+"""Initial text and help of a model without a tokenizer."""
 _LOOKUP_VIEWS: list[View] = ["attention", "scramble", "whatif"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """A directory or file, with the name and the title of its model."""
+    """Directory or file, with the name and the title of its model."""
 
     path: Path
     name: str
@@ -75,19 +78,20 @@ class Place:
 
 
 def stored_entry(place: Place) -> ModelEntry | None:
-    """The entry of the model in a directory; None if it holds no model of a known kind."""
+    """Return the entry of the model in a directory; None if it holds no model of a known kind."""
     path = place.path
     if not (path / CONFIG_FILE).is_file():
         return None
     config = read_json(path / CONFIG_FILE)
     if "training" in config and isinstance(config.get("description"), dict):
-        found = (
-            reader(place, config["description"])
-            for reader in (_in_context, _lookup_course, _trained_decoder)
+        description = config["description"]
+        entry = (
+            _in_context(place, description)
+            or _lookup_course(place, description)
+            or _trained_decoder(place, description)
         )
-        entry = next((each for each in found if each is not None), None)
         if entry is not None:
-            stored_tensors(run_weights(path))
+            stored_tensors(run_weights(path))  # refuses missing or truncated weights
     else:
         entry = _checkpoint(place, config)
     if entry is None:
@@ -96,157 +100,167 @@ def stored_entry(place: Place) -> ModelEntry | None:
 
 
 def _in_context(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
-    """A run of a recipe of the lookup lab."""
+    """Return the entry of a run of the lookup lab; None for any other run."""
     recipe = description.get("recipe")
     if not isinstance(recipe, dict) or "encoding" not in recipe:
         return None
     from glassformer.training.in_context_lookup import InContextRecipe, build_model
 
     data = _described(place.path, LookupConfig, recipe.get("data", {}))
-    made = _described(place.path, InContextRecipe, {**recipe, "data": data})
+    recipe_config = _described(place.path, InContextRecipe, {**recipe, "data": data})
     keys = [f"k{key}" for key in range(data.num_keys)]
     values = [f"v{value}" for value in range(data.num_values)]
     facts = [
         (keys[3 * number % data.num_keys], values[number])
         for number in range(min(6, data.most_facts))
     ]
-    slots = made.encoding == "slots"
+    slots = recipe_config.encoding == "slots"
+    units = list(chain.from_iterable(facts))
     if slots:
         units = [f"{key}={value}" for key, value in facts]
-    else:
-        units = [word for fact in facts for word in fact]
-    if made.encoding == "positions":
+    order = "Their order is irrelevant."
+    if recipe_config.encoding == "positions":
         order = "The model knows the order of the facts."
-    else:
-        order = "Their order is irrelevant."
     about = (
-        f"The lookup lab's recipe {made.name!r}: it reads unseen facts, written as "
-        f"{made.encoding}, and answers "
-        f"for the key that is asked. {order}"
+        f"The lookup lab's recipe {recipe_config.name!r}: it reads unseen facts, written as "
+        f"{recipe_config.encoding}, and answers for the key that is asked. {order}"
     )
     help_text = "a key, which asks for its value"
     card = _card(place, "encoder_decoder", about, _LOOKUP_VIEWS, keys[0], help_text, source=units)
 
     def opened() -> LoadedModel:
-        return facts_model(
-            card, filled(place.path, lambda: build_model(made, 0), 2), keys, values, slots=slots
-        )
+        model = filled(place.path, lambda: build_model(recipe_config, 0), 2)
+        return facts_model(card, model, keys, values, slots=slots)
 
     return ModelEntry(card, opened)
 
 
 def _lookup_course(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
-    """A run of the lookup course's encoder-decoder."""
+    """Return the entry of a run of the lookup course's encoder-decoder; None for any other run."""
     model = description.get("model")
-    if (
-        not isinstance(model, dict)
-        or "num_encoder_layers" not in model
-        or "samples" not in description
-    ):
+    if not isinstance(model, dict) or "num_encoder_layers" not in model:
+        return None
+    if "samples" not in description:
         return None
     config = _described(place.path, EncoderDecoderConfig, model)
-    about = "The lookup course's model: it reads five words in any order and writes the value of the key among them."
+    about = (
+        "The lookup course's model: it reads five words in any order and writes the value of the "
+        "key among them."
+    )
     if config.source_positions != "none":
         about += " This model's encoder knows positions, so the order may change the answer."
     source = ["NAME", "COLOR", "ALICE", "ITEM", "GREEN"]
     words = list(lookup.VOCAB)
-    help_text = "what the decoder has written so far, usually nothing; the question is in the words that Scramble shows"
+    help_text = (
+        "what the decoder has written so far, usually nothing; the question is in the words that "
+        "Scramble shows"
+    )
     card = _card(
         place, "encoder_decoder", about, _LOOKUP_VIEWS, "", help_text, source=source, words=words
     )
     layers = config.num_encoder_layers + config.num_decoder_layers
-    return ModelEntry(
-        card, lambda: course_model(card, filled(place.path, lambda: EncoderDecoder(config), layers))
-    )
+
+    def opened() -> LoadedModel:
+        return course_model(card, filled(place.path, lambda: EncoderDecoder(config), layers))
+
+    return ModelEntry(card, opened)
 
 
 def _trained_decoder(place: Place, description: Mapping[str, Any]) -> ModelEntry | None:
-    """A run of ``glassformer train``."""
-    model = description.get("model")
+    """Return the entry of a run of ``glassformer train``; None for any other run."""
     data = description.get("data")
-    if not (
-        isinstance(model, dict)
-        and isinstance(data, dict)
-        and data.get("kind") in ("text", "recurrence")
-    ):
+    if not isinstance(description.get("model"), dict) or not isinstance(data, dict):
+        return None
+    if data.get("kind") not in ("text", "recurrence"):
         return None
     config = decoders.read_decoder_config(place.path)
     load = partial(decoders.load_decoder, place.path, dtype=torch.float32)
     longest = min(config.max_seq_len, MOST_TOKENS)
     experts = config.num_experts is not None
     if data["kind"] == "recurrence":
-        about = "Trained by 'glassformer train' or the gpt-oss lab on numbers that follow a hidden rule."
-        help_text = f"numbers from 0 to {config.vocab_size - 1} between spaces"
-        rule = _described(
-            place.path,
-            RecurrenceConfig,
-            {name: each for name, each in data.items() if name != "kind"},
+        about = (
+            "Trained by 'glassformer train' or the gpt-oss lab on numbers that follow a hidden "
+            "rule."
         )
+        help_text = f"numbers from 0 to {config.vocab_size - 1} between spaces"
+        fields = {name: value for name, value in data.items() if name != "kind"}
+        rule = _described(place.path, RecurrenceConfig, fields)
         card = _decoder_card(place, experts, about, _NUMBERS, help_text)
         return ModelEntry(card, lambda: recurrence_model(card, load(), rule, longest))
-    about = f"Trained by 'glassformer train' on the bytes of {Path(str(data.get('path', 'a text'))).name}."
+    file_name = Path(str(data.get("path", "a text"))).name
+    about = f"Trained by 'glassformer train' on the bytes of {file_name}."
     card = _decoder_card(place, experts, about, _BYTES_OF, f"any text of up to {longest:,} bytes")
     return ModelEntry(card, lambda: replace(wrap_model(load()), card=card))
 
 
 def _checkpoint(place: Place, config: Mapping[str, Any]) -> ModelEntry | None:
+    """Return the entry of a classifier, an encoder or a decoder; None for any other directory."""
     path = place.path
     kind = config.get("model_type")
     family = family_in(config)
-    own = kind == decoders.OWN
     is_classifier = (path / "classes.json").is_file() and (path / "tokenizer.json").is_file()
-    is_decoder = family is not None or own
+    is_decoder = family is not None or kind == decoders.OWN
     if not (is_classifier or is_decoder or kind in (*bert.FAMILY, bert.OWN)):
         return None
     stored_tensors(path)  # refuses missing or truncated weights
     if is_classifier:
-        about = "A text classifier. Look for heads that attend to the words that decide."
-        help_text = f"a text in the language of the training texts, of which up to {MAX_LEN} tokens are read"
-        card = _card(place, "encoder", about, ["attention", "whatif", "patch"], _REVIEW, help_text)
-        return ModelEntry(card, lambda: replace(wrap_model(load_classifier(path)), card=card))
-    if not is_decoder:
-        has_tokenizer = _has_tokenizer(path)
-        text, help_text = (
-            (_REVIEW, "any text, of which as much is read as fits") if has_tokenizer else _TOKENS
-        )
-        card = _card(
-            place,
-            "encoder",
-            "An encoder of the BERT family, or of glassformer.",
-            ["attention"],
-            text,
-            help_text,
-        )
+        return _classifier(place)
+    if is_decoder:
+        return _decoder(place, config, family)
+    return _encoder(place)
 
-        def encoder() -> LoadedModel:
-            tokenizer = load_subwords(path) if has_tokenizer else None
-            return replace(wrap_model(bert.load_encoder(path), text, tokenizer), card=card)
 
-        return ModelEntry(card, encoder)
+def _classifier(place: Place) -> ModelEntry:
+    about = "A text classifier. Look for heads that attend to the words that decide."
+    help_text = (
+        f"a text in the language of the training texts, of which up to {MAX_LEN} tokens are read"
+    )
+    card = _card(place, "encoder", about, ["attention", "whatif", "patch"], _REVIEW, help_text)
+    return ModelEntry(card, lambda: replace(wrap_model(load_classifier(place.path)), card=card))
+
+
+def _encoder(place: Place) -> ModelEntry:
+    has_tokenizer = _has_tokenizer(place.path)
+    text, help_text = _TOKENS
+    if has_tokenizer:
+        text = _REVIEW
+        help_text = "any text, of which as much is read as fits"
+    about = "An encoder of the BERT family, or of glassformer."
+    card = _card(place, "encoder", about, ["attention"], text, help_text)
+
+    def opened() -> LoadedModel:
+        tokenizer = load_subwords(place.path) if has_tokenizer else None
+        return replace(wrap_model(bert.load_encoder(place.path), text, tokenizer), card=card)
+
+    return ModelEntry(card, opened)
+
+
+def _decoder(place: Place, config: Mapping[str, Any], family: Family | None) -> ModelEntry:
+    path = place.path
+    is_own = config.get("model_type") == decoders.OWN
     experts = config.get("num_experts", config.get("num_local_experts")) is not None
     experts = experts or (family is not None and "num_experts" in family.keys)
     about = f"A {'glassformer' if family is None else family.name} checkpoint: a decoder"
     about += " with a mixture of experts." if experts else "."
-    released = any((folder / TOKENIZER_FILE).is_file() for folder in tokenizer_places(path))
-    text, help_text = (
-        (_BYTES_OF, "any text") if released or (own and _has_tokenizer(path)) else _TOKENS
-    )
+    text, help_text = _TOKENS
+    has_released = any((folder / TOKENIZER_FILE).is_file() for folder in tokenizer_places(path))
+    if has_released or (is_own and _has_tokenizer(path)):
+        text = _BYTES_OF
+        help_text = "any text"
     card = _decoder_card(place, experts, about, text, help_text)
 
-    def decoder() -> LoadedModel:
-        # As it is stored: packed experts stay packed.
-        model = decoders.load_decoder(path)
-        return replace(
-            wrap_model(model, text, _own_tokenizer(path) if own else tokenizer_beside(path)),
-            card=card,
-        )
+    def opened() -> LoadedModel:
+        model = decoders.load_decoder(path)  # as it is stored: packed experts stay packed
+        tokenizer = _own_tokenizer(path) if is_own else tokenizer_beside(path)
+        return replace(wrap_model(model, text, tokenizer), card=card)
 
-    return ModelEntry(card, decoder)
+    return ModelEntry(card, opened)
 
 
 def language_model(source: str, name: str) -> ModelEntry:
-    """What :func:`~glassformer.checkpoints.store.open_model` opens: a GGUF file, or a model with a
-    name.
+    """Return the entry of a model that ``checkpoints.store.open_model`` opens.
+
+    It is a GGUF file, or a model with a name.
     """
     stored = open_model(source)
     place = Place(stored.path, name, stored.name)
@@ -255,37 +269,39 @@ def language_model(source: str, name: str) -> ModelEntry:
     if stored.tokenizer is not None:
         text = OPENING
         help_text = f"any text of up to {longest:,} tokens"
-    card = _decoder_card(
-        place, stored.config.num_experts is not None, f"{stored.about}.", text, help_text
-    )
-    return ModelEntry(
-        card, lambda: replace(wrap_model(build(stored), text, stored.tokenizer), card=card)
-    )
+    has_experts = stored.config.num_experts is not None
+    card = _decoder_card(place, has_experts, f"{stored.about}.", text, help_text)
+
+    def opened() -> LoadedModel:
+        return replace(wrap_model(build(stored), text, stored.tokenizer), card=card)
+
+    return ModelEntry(card, opened)
 
 
 def installed_models() -> list[ModelEntry]:
-    """The language models of :data:`KNOWN` that packages hold; no file is read before one is
-    opened.
-    """
+    """List the language models of :data:`KNOWN` in installed packages; no file is read yet."""
     entries = []
     for name, known in KNOWN.items():
-        if known.packages and all(find_spec(package) is not None for package, _ in known.packages):
-            place = Place(Path(known.file or name), name, name)
-            about = f"A language model of {byte_size(known.nbytes or 0)}. Licence: {known.licence}."
-            card = _decoder_card(
-                place, False, about, OPENING, f"any text of up to {MOST_TOKENS:,} tokens"
-            )
+        if not known.packages:
+            continue
+        if any(find_spec(package) is None for package, _ in known.packages):
+            continue
+        place = Place(Path(known.file or name), name, name)
+        about = f"A language model of {byte_size(known.nbytes or 0)}. Licence: {known.licence}."
+        help_text = f"any text of up to {MOST_TOKENS:,} tokens"
+        card = _decoder_card(place, False, about, OPENING, help_text)
 
-            def opened(card: ModelCard = card) -> LoadedModel:
-                return replace(language_model(card.name, card.name).open(), card=card)
+        def opened(card: ModelCard = card) -> LoadedModel:
+            return replace(language_model(card.name, card.name).open(), card=card)
 
-            entries.append(ModelEntry(card, opened))
+        entries.append(ModelEntry(card, opened))
     return entries
 
 
 def _own_tokenizer(path: Path) -> SubwordTokenizer | ReleasedTokenizer | None:
-    """Of a decoder in our own layout: one that was trained here, or the one of the model that it
-    was converted from.
+    """Load the tokenizer of a decoder in glassformer's layout.
+
+    It was trained here, or belongs to the model from which the decoder was converted.
     """
     try:
         return load_subwords(path)
@@ -303,8 +319,17 @@ def _has_tokenizer(path: Path) -> bool:
 def _card(
     place: Place, kind: Kind, about: str, views: list[View], text: str, help_text: str, **more: Any
 ) -> ModelCard:
-    own: dict[str, Any] = {"name": place.name, "title": place.title, "kind": kind, "origin": "run"}
-    return ModelCard(**own, about=about, views=views, text=text, input_help=help_text, **more)
+    return ModelCard(
+        name=place.name,
+        title=place.title,
+        kind=kind,
+        origin="run",
+        about=about,
+        views=views,
+        text=text,
+        input_help=help_text,
+        **more,
+    )
 
 
 def _decoder_card(place: Place, experts: bool, about: str, text: str, help_text: str) -> ModelCard:
@@ -318,52 +343,55 @@ def _decoder_card(place: Place, experts: bool, about: str, text: str, help_text:
 
 
 def _described(path: Path, kind: Callable[..., _T], values: Any) -> _T:
-    """A configuration from its description in a file."""
+    """Return a configuration from its description in a file."""
     try:
         return kind(**values)
     except (InputError, TypeError, AttributeError) as error:
-        fix = "Use the version of glassformer that wrote it, or train again."
         raise InputError(
-            f"{path / CONFIG_FILE}, which does not describe a model ({error})", "a run", fix
+            got=f"{path / CONFIG_FILE}, which does not describe a model ({error})",
+            expected="a run",
+            fix="Use the version of glassformer that wrote it, or train again.",
         ) from error
 
 
 def stamp_of(directory: Path) -> Hashable:
-    """A value that changes when the weights in a directory, or the best ones of the run in it, are
-    overwritten.
+    """Return a value that changes when the weights in a directory or its run are overwritten.
 
-    None: there are no weights at the moment.
+    Return None if there are no weights at the moment.
     """
     for place in (directory, *run_places(directory)):
         try:
-            found = [(file, file.stat()) for file in sorted(place.glob("*.safetensors"))]
+            files = [(file, file.stat()) for file in sorted(place.glob("*.safetensors"))]
         except OSError:
-            continue  # a training has just replaced it
-        if found:
+            continue  # a training has just replaced a file
+        if files:
             return tuple(
-                (str(file), each.st_ino, each.st_size, each.st_mtime_ns) for file, each in found
+                (str(file), status.st_ino, status.st_size, status.st_mtime_ns)
+                for file, status in files
             )
     return None
 
 
 def filled(run: Path, build: Callable[[], Model], layers: int) -> Model:
-    """A model with the weights of a run, by :func:`load_exact`; ``layers`` is the number in its
-    configuration.
+    """Return a model with the weights of a run, by :func:`load_exact`.
+
+    ``layers`` is the number of layers in its configuration.
     """
     weights = run_weights(run)
     config = run / CONFIG_FILE
-    stored = len(stored_tensors(weights))
-    if not layers <= stored:
+    num_stored = len(stored_tensors(weights))
+    if layers > num_stored:
         raise InputError(
-            got=f"{config} with {layers:,} layers, but {stored:,} stored tensors",
+            got=f"{config} with {layers:,} layers, but {num_stored:,} stored tensors",
             expected="a configuration and weights of one run",
             fix="Restore config.json, or train again.",
         )
     try:
         return load_exact(build, weights)
-    except (
-        RuntimeError,
-        MemoryError,
-    ) as error:  # such as a table of positions of any length, which is not stored
-        got = f"{config}, whose model cannot be built ({first_line(error)})"
-        raise InputError(got, "the configuration of a run", "Restore config.json.") from error
+    except (RuntimeError, MemoryError) as error:
+        # A table of positions, for example, is not stored and may have any length.
+        raise InputError(
+            got=f"{config}, whose model cannot be built ({first_line(error)})",
+            expected="the configuration of a run",
+            fix="Restore config.json.",
+        ) from error

@@ -1,4 +1,4 @@
-"""Models of the built-in data sets, lookups and recurrences; their inputs are written as words."""
+"""Make loaded models of the built-in data sets, whose inputs are written as words."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +25,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder:
-    """A model of the lookup course: it reads words, and generates a value and ``[EOS]``."""
+    """Return a model of the lookup course, which reads words and writes a value and ``[EOS]``."""
     read = _reader(lookup.VOCAB)
     config = model.config
     words = list(lookup.VOCAB)
@@ -38,22 +38,22 @@ def course_model(card: ModelCard, model: EncoderDecoder) -> LoadedEncoderDecoder
         max_new_tokens=2,
         end=lookup.EOS,
         codec={
-            **{"kind": "lookup", "words": words, "source": card.source, "keys": [], "values": []},
-            **{
-                "asks": {"what": "word", "known": words, "longest": config.max_target_len},
-                "begin": "[SOS]",
-            },
-            **{
-                "units": {"known": words, "longest": config.max_source_len},
-                "most": 2,
-                "end": lookup.EOS,
-            },
+            "kind": "lookup",
+            "words": words,
+            "source": card.source,
+            "keys": [],
+            "values": [],
+            "asks": {"what": "word", "known": words, "longest": config.max_target_len},
+            "begin": "[SOS]",
+            "units": {"known": words, "longest": config.max_source_len},
+            "most": 2,
+            "end": lookup.EOS,
         },
     )
 
 
 def fact_words(keys: Sequence[str], values: Sequence[str]) -> tuple[str, ...]:
-    """The word of each token, in the order of :mod:`glassformer.data.in_context_lookup`."""
+    """Return the word of each token, in the order of :mod:`glassformer.data.in_context_lookup`."""
     return ("[PAD]", *keys, *values, "none", "[NO KEY]")
 
 
@@ -65,10 +65,10 @@ def facts_model(
     *,
     slots: bool = True,
 ) -> LoadedEncoderDecoder:
-    """A model that reads facts and answers for the key that the text names.
+    """Return a model that reads facts and answers for the key that the text names.
 
-    Facts are slots ``key=value``, or with ``slots=False`` single words, keys and values: then only
-    a model with positions can know which value belongs to which key.
+    Facts are slots ``key=value``. With ``slots=False`` they are single words, keys and values: only
+    a model with positions then knows which value belongs to which key.
     """
     words = fact_words(keys, values)
     longest = model.config.max_source_len
@@ -85,11 +85,11 @@ def facts_model(
             )
         return tokens[key], tokens[value]
 
-    read: Callable[[str], Any]
-    if slots:
-        read = fact
-    else:
-        read = _reader({word: tokens[word] for word in (*keys, *values)})
+    read: Callable[[str], Any] = fact
+    known: list[str] | None = None
+    if not slots:
+        known = [*keys, *values]
+        read = _reader({word: tokens[word] for word in known})
     return LoadedEncoderDecoder(
         card,
         model.eval(),
@@ -97,32 +97,31 @@ def facts_model(
         lambda text: _tokens([text.strip()], _reader(key_tokens, "key"), 1),
         words.__getitem__,
         codec={
-            **{
-                "kind": "lookup",
-                "words": words,
-                "source": card.source,
-                "keys": keys,
-                "values": values,
-            },
-            **{"asks": {"what": "key", "known": keys, "longest": 1}, "begin": None},
-            **{
-                "units": {"known": None if slots else [*keys, *values], "longest": longest},
-                "most": 1,
-                "end": None,
-            },
+            "kind": "lookup",
+            "words": words,
+            "source": card.source,
+            "keys": keys,
+            "values": values,
+            "asks": {"what": "key", "known": keys, "longest": 1},
+            "begin": None,
+            "units": {"known": known, "longest": longest},
+            "most": 1,
+            "end": None,
         },
     )
 
 
-def _reader(known: Mapping[str, int], what: str = "word") -> Callable[[str], int]:
+def _reader(token_of: Mapping[str, int], what: str = "word") -> Callable[[str], int]:
+    """Return the function that looks up a word's token; refusals call the word ``what``."""
+
     def read(word: str) -> int:
-        if word not in known:
+        if word not in token_of:
             raise InputError(
                 got=f"the {what} {word[:40]!r}",
-                expected=f"a {what} among {_listed(list(known))}",
+                expected=f"a {what} among {_listed(list(token_of))}",
                 fix="Use one of these.",
             )
-        return known[word]
+        return token_of[word]
 
     return read
 
@@ -142,7 +141,7 @@ def _tokens(
 def recurrence_model(
     card: ModelCard, model: nn.Module, config: RecurrenceConfig, longest: int
 ) -> LoadedDecoder:
-    """A decoder that continues numbers of the recurrence."""
+    """Return a decoder that continues numbers of the recurrence."""
     return LoadedDecoder(
         card,
         model.eval(),
@@ -157,7 +156,7 @@ def recurrence_model(
 
 
 def letters_model(card: ModelCard, model: nn.Module, space: SequenceSpace) -> LoadedDecoder:
-    """A decoder that continues letters, and reads the start token of ``space`` before them."""
+    """Return a decoder that continues letters, and reads the start token before them."""
     start = len(space.letters)
     return LoadedDecoder(
         card,
@@ -176,28 +175,28 @@ def letters_model(card: ModelCard, model: nn.Module, space: SequenceSpace) -> Lo
 
 
 def load_exact(build: Callable[[], Model], directory: Path) -> Model:
-    """A model with the weights of ``directory``, all of them and no others, as float32 whatever the
-    file's format.
+    """Return a model with exactly the weights of ``directory``, in float32.
 
     The global random state is not changed.
 
     Args:
         build: Makes the model. It is first made on the device "meta", and in memory only if its
             tensors fit.
+        directory: Where the weights are stored, in any floating-point format.
     """
     with torch.device("meta"):
         model = build()
-    saved = (
-        model.state_dict().keys()
-    )  # without buffers that are not stored; of shared tables both names
+    # The names lack buffers that are not stored. A shared table has both of its names.
+    saved_names = model.state_dict().keys()
     tensors_of = chain(model.named_parameters(), model.named_buffers())
-    wanted = {name: (name, list(tensor.shape)) for name, tensor in tensors_of if name in saved}
-    tensors = read_tensors(stored_tensors(directory), wanted, torch.float32)
+    shapes = {
+        name: (name, list(tensor.shape)) for name, tensor in tensors_of if name in saved_names
+    }
+    tensors = read_tensors(stored_tensors(directory), shapes, torch.float32)
     with torch.random.fork_rng(devices=[]):
         model = build()
-    model.load_state_dict(
-        tensors, strict=False
-    )  # a shared table is stored once, under its first name
+    # A shared table is stored once, under its first name.
+    model.load_state_dict(tensors, strict=False)
     return model
 
 

@@ -1,4 +1,4 @@
-"""A model that is passed from Python, ours or one of transformers, as a loaded model."""
+"""Make a loaded model of a model that is passed from Python, ours or one of transformers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,26 +55,27 @@ _NUMBERS_HELP = "token numbers between spaces"
 def wrap_model(
     model: Any, text: Any = None, tokenizer: Any = None, source: Any = None
 ) -> LoadedModel:
-    """The loaded model of a model that is in memory already, which keeps its mode, training or
-    evaluation.
+    """Return the loaded model of a model in memory, which stays in training or evaluation mode.
 
     Args:
         model: An ``Encoder``, ``Decoder``, ``EncoderDecoder``, ``Classifier``, ``LanguageModel``,
             ``HeadWeights``, ``Design`` or ``CompiledProgram``; a GPT-2, Llama, Mixtral or BERT of
             transformers; or a loaded model, which is returned as it is. Weights of a head get a
             built-in task that fits.
-        text: The initial text, or its tokens: a list, an array or a tensor. None: a default; an
-            ``EncoderDecoder`` has none.
-        tokenizer: For an encoder or a decoder: ours, one of transformers, or that of a released
-            model. None: the text is token numbers, or bytes if the vocabulary has 256 tokens. Other
-                models have their own.
-        source: For an encoder-decoder: the encoder's input, a list of tokens, or of units of
-            several numbers.
+        text: The initial text, or its tokens: a list, an array or a tensor. Models have a default,
+            except for an ``EncoderDecoder``.
+        tokenizer: A tokenizer for an encoder or a decoder: ours, one of transformers, or that of a
+            released model. With None, the text is token numbers, or bytes if the vocabulary has 256
+            tokens. Other models have their own.
+        source: The input of an encoder-decoder's encoder: a list of tokens, or of units of several
+            numbers.
     """
     if isinstance(model, LoadedModel):
         return model
-    alone = isinstance(model, LanguageModel | Classifier | Design | HeadWeights | CompiledProgram)
-    if alone and not tokenizer is source is None:
+    reads_by_itself = isinstance(
+        model, LanguageModel | Classifier | Design | HeadWeights | CompiledProgram
+    )
+    if reads_by_itself and not (tokenizer is None and source is None):
         raise InputError(
             got=f"a {'source' if tokenizer is None else 'tokenizer'} for a {type(model).__name__}",
             expected="none, since it reads by itself",
@@ -102,8 +103,7 @@ def wrap_model(
             fix="Pass the model itself, not its name.",
         )
     model = getattr(model, "_orig_mod", model)
-    absent = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
-    if absent:
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise InputError(
             got=f"a {type(model).__name__} on the device meta",
             expected="one with weights",
@@ -120,9 +120,8 @@ def wrap_model(
             ),
             fix="Pass one of these.",
         )
-    require_resumable(
-        model, [point for point in points if point.role == "block"]
-    )  # for its sweeps and lenses
+    # Sweeps and lenses resume the model at a block.
+    require_resumable(model, [point for point in points if point.role == "block"])
     if isinstance(model, EncoderDecoder):
         return _encoder_decoder(model, text, source, tokenizer)
     if source is not None:
@@ -160,6 +159,7 @@ def _one_stack(
     causal: bool,
     routes: bool,
 ) -> LoadedEncoder | LoadedDecoder:
+    """Return the loaded model of an encoder or a decoder."""
     # A Classifier, whose classes are named, cuts its texts.
     longest = min(MAX_LEN if classes else MOST_TOKENS, _longest(model))
     vocab_size = _vocab_size(model)
@@ -174,17 +174,21 @@ def _one_stack(
     classes = classes or _classes(model)
     if "sampling" in views or (classes and not causal):
         views += ["whatif", "patch"]
+    input_help = _NUMBERS_HELP
     if tokenizer is not None:
         input_help = f"any text of up to {longest:,} tokens"
-    else:
-        input_help = _NUMBERS_HELP
-    card = _card(
-        model, "decoder" if causal else "encoder", views=views, text=initial, input_help=input_help
-    )
+    kind: Kind = "decoder" if causal else "encoder"
+    card = _card(model, kind, views=views, text=initial, input_help=input_help)
     if causal:
-        parts = codec.encode, codec.word, codec.joins[-1]
         return LoadedDecoder(
-            card, model, *parts, longest=longest, codec=codec.data, labels=codec.labels
+            card,
+            model,
+            codec.encode,
+            codec.word,
+            codec.joins[-1],
+            longest=longest,
+            codec=codec.data,
+            labels=codec.labels,
         )
     return LoadedEncoder(card, model, codec.encode, codec.word, classes, codec.data, codec.labels)
 
@@ -210,7 +214,7 @@ def _encoder_decoder(
     units = units_of(source)
 
     def source_tokens(typed_units: Sequence[str]) -> Tensor:
-        if len(typed_units) <= 0:
+        if not typed_units:
             raise InputError(
                 got="an empty source",
                 expected="at least one unit",
@@ -224,12 +228,14 @@ def _encoder_decoder(
                 expected=f"{fields} numbers with = between them",
                 fix="Separate them by =.",
             )
-        return torch.tensor([rows if fields > 1 else [row[0] for row in rows]])
+        if fields > 1:
+            return torch.tensor([rows])
+        return torch.tensor([[row[0] for row in rows]])
 
     def read_target(written: str) -> list[int]:
         return numbers(written, config.target_vocab, config.max_target_len)
 
-    if not (bool(text) if isinstance(text, str) else text is not None):
+    if text is None or (isinstance(text, str) and not text):
         raise InputError(
             got=f"{title} without a text",
             expected="at least the start token",
@@ -245,7 +251,9 @@ def _encoder_decoder(
     loaded = LoadedEncoderDecoder(
         card, model, source_tokens, lambda text: torch.tensor([read_target(text)]), str
     )
-    loaded.source_tokens(units), loaded.target(initial)  # refuse a source or text that does not fit
+    # A source or a text that does not fit is refused here.
+    loaded.source_tokens(units)
+    loaded.target(initial)
     return loaded
 
 
@@ -272,19 +280,19 @@ def _initial_text(text: Any, codec: Codec, vocab_size: int) -> str:
 
 
 def _predicts_tokens(model: nn.Module, tokens: Sequence[int], vocab_size: int) -> bool:
-    """Whether a model has logits of the next token; a model that is not ours is run to find out."""
+    """Check that a model has logits of the next token; run it to find out if it is not ours."""
     if isinstance(model, Decoder):
         return True
+    row = torch.tensor([list(tokens)], device=next(model.parameters()).device)
     with torch.no_grad(), evaluating(model):
-        logits = final_logits(
-            model, torch.tensor([list(tokens)], device=next(model.parameters()).device)
-        )
+        logits = final_logits(model, row)
     return logits is not None and logits.shape[1] >= vocab_size
 
 
 def _is_causal(model: nn.Module, attention: Any) -> bool:
-    """Whether a model is causal, by its first attention, since the masks of transformers do not
-    show it.
+    """Check if a model is causal, by its first attention.
+
+    The masks of transformers do not show it.
     """
     if isinstance(model, Decoder | Encoder):
         return isinstance(model, Decoder)
@@ -300,12 +308,10 @@ def _classes(model: nn.Module) -> tuple[str, ...]:
     if isinstance(model, Encoder):
         return tuple(f"class {number}" for number in range(model.config.num_classes or 0))
     names = getattr(config, "id2label", None) or {}
-    # One number is a score, and of several labels each has a probability of its own.
-    several = len(names) > 1 and getattr(config, "problem_type", None) in (
-        None,
-        "single_label_classification",
-    )
-    if several and hasattr(model, "classifier"):
+    # A single output is a score. With several labels a text, each has a probability of its own.
+    problem = getattr(config, "problem_type", None)
+    are_exclusive = len(names) > 1 and problem in (None, "single_label_classification")
+    if are_exclusive and hasattr(model, "classifier"):
         return tuple(str(names[number]) for number in sorted(names))
     return ()
 
@@ -327,7 +333,7 @@ def _vocab_size(model: nn.Module) -> int:
     if isinstance(size, int):
         return size
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    if len(tables) <= 0:
+    if not tables:
         raise InputError(
             got=f"{type(model).__name__} without an embedding",
             expected="a model of tokens",

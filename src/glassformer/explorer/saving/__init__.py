@@ -1,1 +1,1 @@
-"""The page as one file, or as a figure: the state that it shows and the answers that it needs."""
+"""Save the page as one file or as a figure, with its state and the answers that it needs."""

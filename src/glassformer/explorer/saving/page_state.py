@@ -1,6 +1,4 @@
-"""What a page's address shows: its state together with the model, and the head's weights that were
-typed.
-"""
+"""Complete the state in a page's address: the model, its text, and the head's edited weights."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,9 +14,7 @@ from glassformer.explorer.state import CELL, MOST_DIGITS, NUMBER, SIZE, HeadPlac
 
 @dataclass(frozen=True)
 class PageState:
-    """A state in which the fields that it leaves open have the values with which the page first
-    shows the model.
-    """
+    """State whose open fields have the values with which the page first shows the model."""
 
     card: m.ModelCard
     state: State
@@ -28,7 +24,7 @@ class PageState:
 
     @property
     def place(self) -> HeadPlace:
-        """The head that is shown."""
+        """Head that is shown."""
         state = self.state
         named = (state.layer, state.head, state.pin, state.key, state.versus)
         if named == (None,) * len(named) and not state.pinned:
@@ -36,11 +32,11 @@ class PageState:
         return HeadPlace(layer=state.layer or 0, head=state.head or 0)
 
     def stack(self, run: m.Run) -> m.Attention:
-        """The stack of attention of a run that is shown; if none is named, cross-attention or the
-        only one.
+        """Return the stack of attention that is shown.
+
+        If the state names none, it is cross-attention or the only stack.
         """
-        has = len(run.attentions) > 0
-        if not has:
+        if not run.attentions:
             raise InputError(
                 got=f"{self.card.title}, which has no attention",
                 expected="a model with attention",
@@ -50,23 +46,27 @@ class PageState:
         return next((stack for stack in run.attentions if stack.part == part), run.attentions[0])
 
     def heads(self, stack: m.Attention) -> list[HeadPlace]:
-        """The heads of a stack that are shown, each once; of layers and heads beyond the last one,
-        the last.
+        """Return the heads of a stack that are shown, each once.
+
+        A layer or head beyond the last one becomes the last one.
         """
-        places = [self.place, self.state.versus, *self.state.pinned]
-        within = [
-            HeadPlace(layer=min(each.layer, stack.layers - 1), head=min(each.head, stack.heads - 1))
-            for each in places
-            if each is not None
-        ]
-        return [each for at, each in enumerate(within) if each not in within[:at]]
+        heads: list[HeadPlace] = []
+        for place in (self.place, self.state.versus, *self.state.pinned):
+            if place is None:
+                continue
+            layer = min(place.layer, stack.layers - 1)
+            head = HeadPlace(layer=layer, head=min(place.head, stack.heads - 1))
+            if head not in heads:
+                heads.append(head)
+        return heads
 
 
 def page_state(state: State, cards: Sequence[m.ModelCard]) -> PageState:
-    """The state with its model's card."""
-    card = next((each for each in cards if each.name == (state.model or cards[0].name)), None)
+    """Complete a state with its model's card."""
+    model = state.model or cards[0].name
+    card = next((card for card in cards if card.name == model), None)
     if card is None:
-        known = ", ".join(each.name for each in cards)
+        known = ", ".join(card.name for card in cards)
         raise UnknownName(
             f"the model {state.model!r}", f"one of {known}", "Ask for the call 'models'."
         )
@@ -81,16 +81,16 @@ def page_state(state: State, cards: Sequence[m.ModelCard]) -> PageState:
     source = None
     if card.kind == "encoder_decoder":
         source = card.source if state.source is None else state.source
-    given = list(range(len(source or ())))
+    original_order = list(range(len(source or ())))
     order = None
-    if state.order != given and sorted(state.order or ()) == given:
+    if state.order != original_order and sorted(state.order or ()) == original_order:
         order = state.order
     state = state.model_copy(update={"model": card.name, "view": view, "text": text})
     return PageState(card=card, state=state, text=text, source=source, order=order)
 
 
 def ask_of(backend: Answering, shown: PageState) -> m.Ask:
-    """The request for the run that is shown, as ``web/src/ask-run.ts`` makes it."""
+    """Return the request for the run that is shown, as ``web/src/ask-run.ts`` makes it."""
     weights = None
     if shown.card.kind == "head":
         typed = weights_of(backend, shown)
@@ -106,15 +106,15 @@ def ask_of(backend: Answering, shown: PageState) -> m.Ask:
 
 
 def weights_of(backend: Answering, shown: PageState) -> m.HeadWeightsMessage:
-    """The weights of a hand-designed head with the edits of the state: of the design, or of zeros
-    in an exercise.
+    """Return the weights of a hand-designed head with the edits of the state.
+
+    The edits change the design or, in an exercise, zeros.
     """
     design = _design(backend, shown)
     if shown.state.exercise:
-        sizes = design.model_dump(exclude_none=True).items()
-        design = m.HeadWeightsMessage(
-            **{name: np.zeros_like(matrix).tolist() for name, matrix in sizes}
-        )
+        matrices = design.model_dump(exclude_none=True)
+        zeros = {name: np.zeros_like(matrix).tolist() for name, matrix in matrices.items()}
+        design = m.HeadWeightsMessage(**zeros)
     return edited(design, shown.state.cells)
 
 
@@ -124,38 +124,37 @@ def _design(backend: Answering, shown: PageState) -> m.HeadWeightsMessage:
 
 
 def edited(design: m.HeadWeightsMessage, cells: Mapping[str, str]) -> m.HeadWeightsMessage:
-    """A head's matrices with the edits of a page's state, as ``web/src/views/design/weights.ts``
-    computes them.
+    """Apply the edits of a page's state to a head, as ``web/src/views/design/weights.ts`` does.
 
-    Edits of unknown cells and edits that are not numbers are ignored; so are sizes that would make
-    a matrix too large.
+    Edits of unknown cells, edits that are not numbers, and sizes that would make a matrix too large
+    are ignored.
     """
-    tokens = len(design.Km) - (len(design.pos[0]) if design.pos else 0)
+    num_coordinates = len(design.pos[0]) if design.pos else 0
+    tokens = len(design.Km) - num_coordinates
     columns, coordinates, length = _sizes(design, cells, tokens)
     rows = tokens + coordinates
     matrices: dict[str, list[list[float]] | None] = {
         "Km": _fitted(design.Km, rows, columns),
         "Qm": _fitted(design.Qm, rows, columns),
         "Vm": _fitted(design.Vm, rows, len(design.Vm[0])),
-        "pos": _fitted(design.pos or [], length, coordinates) if coordinates else None,
+        "pos": None,
     }
+    if coordinates:
+        matrices["pos"] = _fitted(design.pos or [], length, coordinates)
     for address, text in cells.items():
         cell = re.fullmatch(CELL, address)
         value = number(text)
-        matrix = matrices[cell[1]] if cell else None
-        if (
-            cell
-            and matrix
-            and value is not None
-            and int(cell[2]) < len(matrix)
-            and int(cell[3]) < len(matrix[0])
-        ):
-            matrix[int(cell[2])][int(cell[3])] = value
+        if cell is None or value is None:
+            continue
+        matrix = matrices[cell[1]]
+        row, column = map(int, cell.groups()[1:])
+        if matrix and row < len(matrix) and column < len(matrix[0]):
+            matrix[row][column] = value
     return m.HeadWeightsMessage(**matrices)  # type: ignore[arg-type]
 
 
 def number(text: str) -> float | None:
-    """The number that was typed, or None."""
+    """Return the number that was typed, or None."""
     if len(text) > MOST_DIGITS or not re.fullmatch(NUMBER, text):
         return None
     value = float(text.replace("\u2212", "-"))
@@ -165,26 +164,28 @@ def number(text: str) -> float | None:
 def _sizes(
     design: m.HeadWeightsMessage, cells: Mapping[str, str], tokens: int
 ) -> tuple[int, int, int]:
-    """Columns of keys and queries, columns of pos, and rows of pos."""
-    own = (len(design.Km[0]), len(design.pos[0]) if design.pos else 0, len(design.pos or ()))
+    """Return the numbers of columns of keys and queries, columns of pos, and rows of pos."""
+    designed_columns = len(design.Km[0])
+    designed_coordinates = len(design.pos[0]) if design.pos else 0
+    designed_length = len(design.pos or ())
 
-    def size(name: str, least: int, before: int) -> int:
+    def size(name: str, least: int, designed: int) -> int:
         text = cells.get(f"size.{name}", "")
         if re.fullmatch(SIZE, text) and int(text) >= least:
             return int(text)
-        return before
+        return designed
 
-    columns = size("qk", 1, own[0])
-    coordinates = size("pos", 0, own[1])
-    length = max(1, size("len", 1, own[2]))
+    columns = size("qk", 1, designed_columns)
+    coordinates = size("pos", 0, designed_coordinates)
+    length = max(1, size("len", 1, designed_length))
     largest = max((tokens + coordinates) * columns, coordinates * length)
-    if largest <= m.MOST_CELLS:
-        return (columns, coordinates, length)
-    return own
+    if largest > m.MOST_CELLS:
+        return designed_columns, designed_coordinates, designed_length
+    return columns, coordinates, length
 
 
 def _fitted(matrix: list[list[float]], rows: int, columns: int) -> list[list[float]]:
-    """The matrix cut off or filled up with zeros."""
-    return [
-        ([*row[:columns], *[0.0] * columns])[:columns] for row in [*matrix, *[[]] * rows][:rows]
-    ]
+    """Cut the matrix off or fill it up with zeros."""
+    empty_rows: list[list[float]] = [[]] * rows
+    zeros = [0.0] * columns
+    return [[*row, *zeros][:columns] for row in [*matrix, *empty_rows][:rows]]

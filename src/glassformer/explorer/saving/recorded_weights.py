@@ -1,4 +1,4 @@
-"""The attention weights that a saved page holds: those of the heads that its view shows."""
+"""Record the attention weights of the heads that a saved page shows."""
 
 import base64
 import math
@@ -14,14 +14,13 @@ from glassformer.explorer.api import Answering
 from glassformer.explorer.state import HeadPlace
 
 MOST_WEIGHTS = 2**22
-"""Of all heads in a file together; in as many characters as 22 MB."""
+"""Largest number of weights of all heads in a file, which take 22 MB as text."""
 
 
 def pack(numbers: Float[np.ndarray, "..."]) -> str:
-    """Float32 numbers as text: their bytes in four planes, the lowest first, then zlib, then
-    base64.
+    """Write float32 numbers as text: bytes in four planes, the lowest first, then zlib and base64.
 
-    Of numbers between 0 and 1 the planes with sign and exponent are much alike, which compresses
+    The planes with sign and exponent vary little for numbers between 0 and 1, so they compress
     well.
     """
     planes = np.ascontiguousarray(numbers, dtype="<f4").reshape(-1).view(np.uint8).reshape(-1, 4).T
@@ -31,9 +30,9 @@ def pack(numbers: Float[np.ndarray, "..."]) -> str:
 def matrix(
     backend: Answering, run: m.Run, stack: m.Attention, layer: int, head: int, level: int = 0
 ) -> Float[np.ndarray, "row column"]:
-    """A head's whole matrix at a level, assembled from its tiles."""
+    """Return a head's whole matrix at a level, assembled from its tiles."""
     rows, columns = (-(-size // 2**level) for size in (stack.queries, stack.keys))
-    whole = np.zeros((rows, columns), np.float32)
+    cells = np.zeros((rows, columns), np.float32)
     for row in range(-(-rows // m.TILE)):
         for column in range(-(-columns // m.TILE)):
             ask = m.AskTile(
@@ -46,40 +45,40 @@ def matrix(
                 column=column,
             )
             answer = backend.answer("weights", ask)
-            tile = whole[row * m.TILE : (row + 1) * m.TILE, column * m.TILE : (column + 1) * m.TILE]
+            tile = cells[row * m.TILE : (row + 1) * m.TILE, column * m.TILE : (column + 1) * m.TILE]
             tile[:] = np.frombuffer(answer, "<f4").reshape(tile.shape)
-    return whole
+    return cells
 
 
 def coarse_enough(tokens: int, side: int) -> int:
-    """The finest level at which a matrix of so many tokens has at most ``side`` rows and columns."""
+    """Return the finest level at which a matrix of ``tokens`` has at most ``side`` rows."""
     return max(0, (tokens - 1) // side).bit_length()
 
 
 def recorded_heads(
     backend: Answering, run: m.Run, stack: m.Attention, places: Sequence[HeadPlace]
 ) -> list[dict[str, Any]]:
-    """The heads at ``places``, at the finest level at which :data:`MOST_WEIGHTS` are enough for
-    them.
-    """
+    """Record the heads at ``places``, at the finest level that fits into :data:`MOST_WEIGHTS`."""
     level = coarse_enough(max(stack.queries, stack.keys), math.isqrt(MOST_WEIGHTS // len(places)))
-    found = []
+    heads = []
     for place in places:
         cells = matrix(backend, run, stack, place.layer, place.head, level)
-        of = {
-            "run": run.run,
-            "part": stack.part,
-            "layer": place.layer,
-            "head": place.head,
-            "level": level,
-        }
-        found.append(
-            {**of, "rows": cells.shape[0], "columns": cells.shape[1], "numbers": pack(cells)}
+        heads.append(
+            {
+                "run": run.run,
+                "part": stack.part,
+                "layer": place.layer,
+                "head": place.head,
+                "level": level,
+                "rows": cells.shape[0],
+                "columns": cells.shape[1],
+                "numbers": pack(cells),
+            }
         )
-    return found
+    return heads
 
 
 def recorded_row(backend: Answering, ask: m.AskRows) -> dict[str, Any]:
-    """The weights of one query."""
+    """Record the weights of one query."""
     numbers = np.frombuffer(backend.answer("rows", ask), "<f4")
     return {"asked": ask.model_dump(mode="json"), "numbers": pack(numbers)}

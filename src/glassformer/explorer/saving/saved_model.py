@@ -1,8 +1,9 @@
-"""A model inside a saved page, which the page's engine (``web/src/engine``) runs on other texts."""
+"""Export a model into a saved page, whose engine (``web/src/engine``) runs it on other texts."""
 
 import base64
 import dataclasses
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,9 +27,12 @@ from glassformer.models.encoder import Encoder, EncoderConfig
 from glassformer.models.encoder_decoder import EncoderDecoder
 
 MOST_MODEL_BYTES = 1_500_000
-"""The largest weights that a page holds, in bytes."""
+"""Largest size of the weights in a page, in bytes."""
 _MOST_SCORES = 1 << 19
-"""Sequences x positions x positions of a head's task that are all run while weights are typed."""
+"""Largest number of sequences x positions x positions of a head's task.
+
+The page runs all sequences while weights are typed.
+"""
 _NAMES = {
     "encoder_layers.": "encoder.layers.",
     "encoder_norm.": "encoder.final_norm.",
@@ -37,28 +41,30 @@ _NAMES = {
     "target_embedding.": "decoder.embedding.",
     "classifier.": "output.",
 }
-"""How the names of tensors begin in a model, and for the engine, for which all stacks are alike."""
+"""Prefixes of tensor names in an encoder-decoder, and the engine's prefixes."""
 
 
 def saved_model(loaded: LoadedModel) -> tuple[dict[str, Any] | None, list[str]]:
-    """The model as the page's engine reads it, and the sentences with which the page says what it
-    lacks.
+    """Return the model as the page's engine reads it, and sentences that say what the page lacks.
 
-    None, and no sentence, for a model that the engine does not compute: others than our decoders,
-    classifiers and encoder-decoders in float32, single heads and compiled programs; texts that
-    ``loaded.codec`` does not describe, decoders of words, stretched rotations, packed experts,
-    modules that the model's class does not make, hooks, another ``forward``; tasks of too many
-    sequences; programs in another dtype or with values that are not listed.
+    The engine runs our decoders, classifiers and encoder-decoders in float32, single heads, and
+    compiled programs. Return None and no sentence for any other model, and for:
+
+    - texts that ``loaded.codec`` does not describe, and decoders of words;
+    - scaled rotary embeddings, and packed experts;
+    - modules that the model's class does not make, hooks, or another ``forward``;
+    - tasks of too many sequences;
+    - programs in another dtype, or with variables of too many values.
     """
     if isinstance(loaded, LoadedHead):
-        found = _head(loaded)
-    elif isinstance(loaded, LoadedProgram):
-        found = saved_program(loaded)
+        exported = _head(loaded)
+    elif not isinstance(loaded, LoadedProgram):
+        exported = _transformer(loaded)
     else:
-        found = _transformer(loaded)
-    if found is None:
+        exported = saved_program(loaded)
+    if exported is None:
         return None, []
-    data, tensors = found
+    data, tensors = exported
     stored = save({name: _smallest(tensor.cpu()).contiguous() for name, tensor in tensors.items()})
     if len(stored) > MOST_MODEL_BYTES:
         size = f"{len(stored):,} bytes, more than {MOST_MODEL_BYTES:,}"
@@ -67,16 +73,14 @@ def saved_model(loaded: LoadedModel) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def _head(loaded: LoadedHead) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-    """The task as data, and the weights of the design, the judged outputs of all sequences, and
-    which keys are wanted.
+    """Return a head's task as data, with the designed weights, all targets and the tiers of keys.
 
-    None for a task that is not proved by running every sequence.
+    Return None for a task that is not proved by running every sequence.
     """
     task = loaded.task
     space = loaded.task.space
-    if task.examples is not None or task.count > min(
-        KEPT_CASES, _MOST_SCORES // space.num_positions**2
-    ):
+    most_cases = min(KEPT_CASES, _MOST_SCORES // space.num_positions**2)
+    if task.examples is not None or task.count > most_cases:
         return None
     cases = task.all_cases
     tensors = {name: torch.tensor(matrix) for name, matrix in loaded.weights.matrices.items()}
@@ -98,47 +102,48 @@ def _head(loaded: LoadedHead) -> tuple[dict[str, Any], dict[str, Tensor]] | None
 def _transformer(
     loaded: LoadedDecoder | LoadedEncoder | LoadedEncoderDecoder,
 ) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """Return a model's configuration and codec as data, with its weights."""
     model = loaded.model
-    if (
-        loaded.codec is None
-        or type(model) not in (Decoder, Encoder, EncoderDecoder)
-        or not _is_plain(model)
-    ):
+    codec = loaded.codec
+    if codec is None or type(model) not in (Decoder, Encoder, EncoderDecoder):
         return None
-    if not (
-        loaded.classes if isinstance(loaded, LoadedEncoder) else loaded.codec["kind"] != "words"
-    ):
+    if not _is_plain(model):
+        return None
+    classes: Sequence[str] = ()
+    if isinstance(loaded, LoadedEncoder):
+        classes = loaded.classes
+        if not classes:
+            return None
+    elif codec["kind"] == "words":
         return None
     config = _config(model.config)
-    if (
-        config is None
-        or len(loaded.codec.get("words", range(config["vocab_size"]))) != config["vocab_size"]
-    ):
+    if config is None:
         return None
-    config |= {"classes": loaded.classes if isinstance(loaded, LoadedEncoder) else ()}
-    return {"kind": "transformer", "config": config, "codec": dict(loaded.codec)}, _tensors(model)
+    if "words" in codec and len(codec["words"]) != config["vocab_size"]:
+        return None
+    config["classes"] = classes
+    return {"kind": "transformer", "config": config, "codec": dict(codec)}, _tensors(model)
 
 
 def _is_plain(model: Any) -> bool:
-    """Whether a model consists of the modules that its class makes, in float32, and nothing watches
-    them.
-    """
+    """Check that a model has the modules of its class, in float32, without hooks."""
     with torch.device("meta"):
-        plain = type(model)(model.config)
+        fresh = type(model)(model.config)
     modules = list(model.modules())
-    return (
-        [type(each) for each in modules] == [type(each) for each in plain.modules()]
-        and all(each.dtype == torch.float32 for each in model.parameters())
-        and not any(
-            each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each)
-            for each in modules
-        )
+    if list(map(type, modules)) != list(map(type, fresh.modules())):
+        return False
+    if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
+        return False
+    return not any(
+        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+        for module in modules
     )
 
 
 def _config(config: Any) -> dict[str, Any] | None:
-    """The configuration of a decoder with the same blocks, and how the model differs from a
-    decoder.
+    """Return the configuration of a decoder with the same blocks, and the model's stacks.
+
+    Return None if the engine does not compute the model.
     """
     if isinstance(config, DecoderConfig):
         if config.rope_scaling is not None or config.expert_format != "dense":
@@ -164,26 +169,27 @@ def _config(config: Any) -> dict[str, Any] | None:
         gated=False,
         embedding_scale=config.hidden_dim**0.5 if config.scale_embeddings else 1.0,
     )
-    found = dataclasses.asdict(blocks)
-    found |= {
+    engine_config = dataclasses.asdict(blocks)
+    engine_config |= {
         "norm_place": "before" if config.norm_first else "sum",
         "pad_id": config.pad_id,
         "pooling": None,
     }
     if isinstance(config, EncoderConfig):
         stacks = [{"part": "self", "prefix": "", "layers": config.num_layers, "causal": False}]
-        return found | {"kind": "encoder", "stacks": stacks, "pooling": config.pooling}
+        return engine_config | {"kind": "encoder", "stacks": stacks, "pooling": config.pooling}
     layers = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
     stacks = [
         {"part": part, "prefix": f"{part}.", "layers": layers[part], "causal": part == "decoder"}
         for part in layers
     ]
-    return found | {"kind": "encoder_decoder", "stacks": stacks}
+    return engine_config | {"kind": "encoder_decoder", "stacks": stacks}
 
 
 def _tensors(model: Any) -> dict[str, Tensor]:
-    """The weights by the engine's names. Segments are added to positions, and tables of fields are
-    one.
+    """Return the weights by the engine's names.
+
+    Segment embeddings are added to positions, and the tables of a slot's fields are concatenated.
     """
     tensors = {_renamed(name): tensor.detach() for name, tensor in model.named_parameters()}
     if isinstance(model, Encoder):
@@ -199,14 +205,11 @@ def _tensors(model: Any) -> dict[str, Tensor]:
     if isinstance(model, EncoderDecoder):
         fields = range(model.config.fields_per_slot)
         tensors["encoder.embedding.weight"] = torch.cat(
-            [tensors.pop(f"source_embeddings.{each}.weight") for each in fields]
+            [tensors.pop(f"source_embeddings.{field}.weight") for field in fields]
         )
-        for part, positions in (
-            ("encoder", model.source_positions),
-            ("decoder", model.target_positions),
-        ):
-            tensors.pop(f"{'source' if part == 'encoder' else 'target'}_positions.weight", None)
-            table = _table(positions)
+        for part, name in (("encoder", "source_positions"), ("decoder", "target_positions")):
+            tensors.pop(f"{name}.weight", None)
+            table = _table(getattr(model, name))
             if table is not None:
                 tensors[f"{part}.positions.weight"] = table
     return tensors
@@ -220,22 +223,16 @@ def _renamed(name: str) -> str:
 
 
 def _table(positions: nn.Module | None) -> Tensor | None:
-    """What is added to the embedding of each position."""
+    """Return the vector that is added to the embedding of each position."""
     if positions is None:
         return None
-    found: Tensor | nn.Module
-    if isinstance(positions, SinusoidalPositions):
-        found = positions.table
-    else:
-        found = positions.weight
-    assert isinstance(found, Tensor)
-    return found.detach()
+    table = positions.table if isinstance(positions, SinusoidalPositions) else positions.weight
+    assert isinstance(table, Tensor)
+    return table.detach()
 
 
 def _smallest(tensor: Tensor) -> Tensor:
-    """The same numbers in 16 bits where they are exact there, as those of models that were stored
-    so.
-    """
+    """Return the tensor in 16 bits if that changes no number, as in models stored in 16 bits."""
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         if torch.equal(tensor.to(dtype).to(tensor.dtype), tensor):
             return tensor.to(dtype)

@@ -1,9 +1,8 @@
-"""The page as one file that opens without a server and without network: the page's code, and its
-model if it is small.
+"""Save the page as one file that opens without a server and without network.
 
-Of any model the file holds the answers that its view shows
-(:mod:`glassformer.explorer.saving.recorded_answers`). The same state of the same models gives the
-same file.
+The file holds the page's code, the answers that its view shows
+(:mod:`glassformer.explorer.saving.recorded_answers`), and the model if it is small. The same state
+of the same models gives the same file.
 """
 
 import base64
@@ -36,10 +35,10 @@ _GENERATOR = '<meta name="generator" content="glassformer '
 
 
 def save(backend: Answering, state: State, path: str | Path, *, overwrite: bool = False) -> Path:
-    """Write :func:`page` to the file ``path``, in directories that are created where missing.
+    """Write :func:`page` to the file ``path``; create missing directories.
 
-    On an error the file keeps its former content. A file that is there already is replaced if it is
-    a page that was saved before, or with ``overwrite``.
+    On an error the file keeps its former content. An existing file is replaced only if it is a
+    saved page, or with ``overwrite``.
     """
     path = local_path(path)
     if path.is_dir():
@@ -58,22 +57,23 @@ def save(backend: Answering, state: State, path: str | Path, *, overwrite: bool 
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            f"{safe(path)} ({reason})", "a writable path", "Choose another path."
+            got=f"{safe(path)} ({reason})",
+            expected="a writable path",
+            fix="Choose another path.",
         ) from error
     return path
 
 
 def is_page(file: Path) -> bool:
-    """Whether :func:`save` wrote a file."""
+    """Check if :func:`save` wrote a file."""
     return holds(file, _GENERATOR.encode(), 4096)
 
 
 def save_all(backend: Answering, folder: Path) -> Iterator[str]:
-    """Write a page for each bundled model, and an index of them, into one directory, for any host
-    of static files.
+    """Write a page for each bundled model, and an index of the pages, for any static file host.
 
     Args:
-        folder: The directory, which appears when all is written; there is none yet.
+        folder: A directory that does not exist. It appears once everything is written.
 
     Yields:
         The name of each model before its page is written.
@@ -83,36 +83,35 @@ def save_all(backend: Answering, folder: Path) -> Iterator[str]:
     with new_directory(local_path(folder)) as draft:
         for card in cards:
             yield card.name
-            write_text(
-                draft / f"{card.name}.html", page(backend, State(model=card.name), pages=cards)
-            )
-        models = _json(listed(backend, cards))
-        empty: dict[str, Any] = {"rows": [], "matrices": [], "left_out": [], "model": None}
-        names = [card.name for card in cards]
-        saved = {
+            model_page = page(backend, State(model=card.name), pages=cards)
+            write_text(draft / f"{card.name}.html", model_page)
+        saved: dict[str, Any] = {
             "version": catalogue.version,
             "state": {},
-            "answers": [models],
-            "pages": names,
-            **empty,
+            "answers": [_json(listed(backend, cards))],
+            "pages": [card.name for card in cards],
+            "rows": [],
+            "matrices": [],
+            "left_out": [],
+            "model": None,
         }
         write_text(draft / "index.html", _document("Start", saved))
 
 
 def page(backend: Answering, state: State, pages: Sequence[m.ModelCard] = ()) -> str:
-    """The page in HTML. ``pages`` are the models that have pages beside it, and are opened there."""
+    """Return the page in HTML. ``pages`` are the models that have pages in the same directory."""
     shown = page_state(state, backend.catalogue().models)
+    words = to_words(shown.state)
     model, left_out = saved_model(backend.model(shown.card.name))
-    kept = record(backend, shown, computes=model is not None)
+    recorded = record(backend, shown, computes=model is not None)
+    answers = [listed(backend, pages or [shown.card]), *recorded.answers]
     saved = {
         "version": backend.catalogue().version,
-        "state": to_words(shown.state),
-        "answers": [
-            _json(each) for each in (listed(backend, pages or [shown.card]), *kept.answers)
-        ],
-        "rows": kept.rows,
-        "matrices": kept.matrices,
-        "left_out": left_out + kept.left_out,
+        "state": words,
+        "answers": [_json(answer) for answer in answers],
+        "rows": recorded.rows,
+        "matrices": recorded.matrices,
+        "left_out": left_out + recorded.left_out,
         "pages": [card.name for card in pages],
         "model": model,
     }
@@ -128,17 +127,16 @@ def _json(recorded: Recorded) -> dict[str, Any]:
 
 
 def _document(title: str, saved: dict[str, Any]) -> str:
-    module, style, icon = (_page_file(name) for name in ("explorer.js", "explorer.css", "icon.svg"))
-    # "</script" would end the element, so the data contains no "<"; the code must not contain the
-    # end of its own.
+    module = _page_file("explorer.js")
+    style = _page_file("explorer.css")
+    icon = _page_file("icon.svg")
+    # "</script" would end the element, so the data contains no "<".
     data = json.dumps(saved, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    assert not any(
-        end in code.lower() for code in (module, style) for end in ("</script", "<!--", "</style")
-    )
+    code = (module + style).lower()
+    assert not any(end in code for end in ("</script", "<!--", "</style"))
     policy = (
         f"default-src 'none'; script-src '{_digest(module)}'; style-src '{_digest(style)}'; "
-        "img-src data: blob:; "
-        "worker-src blob:; base-uri 'none'; form-action 'none'"
+        "img-src data: blob:; worker-src blob:; base-uri 'none'; form-action 'none'"
     )
     icon_address = f"data:image/svg+xml;base64,{base64.b64encode(icon.encode()).decode()}"
     return (
