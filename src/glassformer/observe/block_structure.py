@@ -78,7 +78,9 @@ def parts_of(block: nn.Module) -> Parts:
                 between = None
                 ffn = after[-1] if after else ""
                 ends = []
-            attentions[attention] = (merged, ends[-1] if ends else writer, bool(ends))
+            if ends:
+                writer = ends[-1]
+            attentions[attention] = (merged, writer, bool(ends))
     if not attentions or not network or len(runs) > len(attentions) + 1:
         return Parts({name: (merged, None, False) for name, (merged, _, _) in attentions.items()})
     norms: tuple[str, ...] = ()
@@ -136,10 +138,13 @@ class _Walk:
     def visit(self, node: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.If):
             is_true = self._known(node.test)
-            # If the arguments decide, as on a cross-attention, take the branch that runs submodules.
             if is_true is None:
+                # Arguments decide, as on a cross-attention: take the branch that runs submodules.
                 is_true = bool(list(self.visit_all(node.body)))
-            yield from self.visit_all(node.body if is_true else node.orelse)
+            branch = node.orelse
+            if is_true:
+                branch = node.body
+            yield from self.visit_all(branch)
             return
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             self._values[node.targets[0].id] = node.value
@@ -163,8 +168,9 @@ class _Walk:
         if isinstance(test, ast.Name) and test.id in self._values:
             return self._known(self._values[test.id])
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            is_false = any(self._known(operand) is False for operand in test.values)
-            return False if is_false else None
+            if any(self._known(operand) is False for operand in test.values):
+                return False
+            return None
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             value = self._known(test.operand)
             return None if value is None else not value
@@ -176,7 +182,8 @@ class _Walk:
         """Yield the steps of a call: a submodule as one, or the steps within it or a method."""
         name = ast.unparse(function)
         if not name.startswith("self."):
-            yield from self.visit_all([function] if isinstance(function, ast.Attribute) else [])
+            if isinstance(function, ast.Attribute):
+                yield from self.visit(function)
             return
         path = name.removeprefix("self.").replace("[", ".").replace("]", "")
         child = self._module

@@ -22,8 +22,10 @@ from glassformer.observe.hook_points import (
     Modules,
     Selection,
     choose_points,
+    kinds_of,
     of_kind,
     own_points,
+    sites_of,
     whole_numbers,
 )
 from glassformer.observe.module_hooks import Phase, Scope, scope
@@ -128,10 +130,8 @@ def capture(
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model)
     _check_attention(model, points)
-    kinds = (what,) if isinstance(what, str) else tuple(dict.fromkeys(what))
-    # Inputs are captured at the same points as queries.
-    sites = ["q" if kind == "inputs" else kind for kind in kinds]
-    chosen = choose_points(points, sites, modules, layers, heads)
+    kinds = kinds_of(what)
+    chosen = choose_points(points, sites_of(what), modules, layers, heads)
     recorded_kinds = tuple(kind for kind in kinds if kind != "inputs")
     queries = _checked_queries(queries)
     seen = Captured([], model=weakref.ref(model))

@@ -84,7 +84,7 @@ class Circuit:
 
     @property
     def positivity(self) -> float:
-        """Sum of the eigenvalues over the sum of their sizes, in [-1, 1]; 1 for a head that copies."""
+        """Sum of the eigenvalues over the sum of their sizes, in [-1, 1]; 1 for a copying head."""
         values = self.eigenvalues
         return float(values.real.sum() / values.abs().sum())
 

@@ -16,7 +16,14 @@ from glassformer.modes import evaluating
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.captured import Captured
-from glassformer.observe.hook_points import Heads, HookPoint, Modules, Selection, choose_points
+from glassformer.observe.hook_points import (
+    Heads,
+    HookPoint,
+    Modules,
+    Selection,
+    choose_points,
+    sites_of,
+)
 from glassformer.observe.module_hooks import ForwardEnded, Phase, other_hooks, scope
 
 
@@ -94,10 +101,7 @@ def _last_block(
     # Hooks expect to be called, and an edit that no call reaches is an error.
     if is_edited() or other_hooks(network) or not _runs_in_order(network, blocks):
         return None
-    kinds = (what,) if isinstance(what, str) else what
-    chosen = choose_points(
-        points, ["q" if kind == "inputs" else kind for kind in kinds], modules, layers, heads
-    )
+    chosen = choose_points(points, sites_of(what), modules, layers, heads)
     if any(point.role == "logits" or point.block is None for point in chosen):
         return None
     # An encoder runs before its decoder.

@@ -66,10 +66,10 @@ class HeadScores(Result):
 def repeated_tokens(
     vocab_size: int, half: int, rows: int = 8, *, seed: int = 0, first: int | None = None
 ) -> Int[Tensor, "row position"]:
-    """Return rows of random tokens that are repeated once.
+    """Return rows of random tokens, each of which is repeated once.
 
-    The tokens of a half are different. With ``first``, each row begins with that token, which may also
-    be one of the others.
+    The tokens of a half are different. With ``first``, each row begins with that token, which may
+    also be one of the others.
     """
     require_positive(half=half, rows=rows, vocab_size=vocab_size)
     if first is not None:

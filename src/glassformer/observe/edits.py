@@ -11,6 +11,7 @@ from torch import Tensor
 from glassformer.errors import InputError
 from glassformer.observe.captured import AXES, Captured, Record
 from glassformer.observe.hook_points import Heads, HookPoint, Modules, Selection, select
+from glassformer.observe.positions import from_start
 from glassformer.observe.site_names import meant_site
 
 SITES = tuple(kind for kind in AXES if kind not in ("sinks", "choices", "shares"))
@@ -210,11 +211,13 @@ def patch(
         got = f"a patch of {site} at {point.name}"
         records = _records_of(run, site, point, got)
         places = labels[axis]
-        if positions is not None:
+        if positions is None:
+            record = _record_with(records, axis, places, length, got)
+        else:
             source_length = max(record.length for record in records if record.length is not None)
             source = _source_places(positions, length, source_length, got)
             places = tuple(source[place] for place in places)
-        record = _record_with(records, axis, places, None if positions is not None else length, got)
+            record = _record_with(records, axis, places, None, got)
         patched = _select(record.values, record, axis, places, got)
         patched = _select(patched, record, "head", labels.get("head"), got)
         if len(patched) == num_texts:
@@ -256,7 +259,7 @@ def _source_places(
             fix="Choose among these.",
         )
     source = {
-        place + length if place < 0 else place: source_place % source_length
+        from_start(place, length): source_place % source_length
         for place, source_place in positions.items()
     }
     if len(source) != len(positions):
@@ -370,7 +373,11 @@ def _check_first(records: Sequence[Record], axis: str, got: str) -> None:
     for record in records:
         by_place = record.values.unbind(record.axes.index(axis))
         for place, values in zip(_places(record, axis), by_place, strict=True):
-            (others if place else first).append(values.detach().double().square().mean())
+            size = values.detach().double().square().mean()
+            if place == 0:
+                first.append(size)
+            else:
+                others.append(size)
     if not first or not others:
         return
     ratio = float((torch.stack(first).mean() / torch.stack(others).mean()).sqrt())

@@ -265,13 +265,13 @@ def of_kind(points: Iterable[HookPoint], kind: type[Point]) -> list[Point]:
 
 
 def has_post_norm(points: Iterable[HookPoint]) -> bool:
-    """Return whether a norm stands between an attention or mixture and the stream."""
+    """Return whether a norm follows an attention or mixture before the residual stream."""
     parts = (point for point in points if isinstance(point, AttentionPoint | MixturePoint))
     return any(part.post_norm for part in parts)
 
 
 def own_points(model: nn.Module) -> Iterator[HookPoint]:
-    """Yield every hook point of a model made of glassformer's layers, in the order of its modules."""
+    """Yield every hook point of a model of glassformer's layers, in the order of its modules."""
     two_stacks = any(_crosses(module) for module in model.modules())
     blocks: dict[str, tuple[Block, int]] = {}
     lone_attentions = 0
@@ -406,7 +406,7 @@ def choose_points(
     heads: Heads | None,
 ) -> dict[HookPoint, tuple[int, ...]]:
     """Return the chosen hook points, each with its chosen heads."""
-    kinds = (what,) if isinstance(what, str) else tuple(what)
+    kinds = kinds_of(what)
     _check_kinds(kinds, what)
     roles = {ROLES[kind] for kind in kinds}
     candidates = [point for point in points if point.role in roles]
@@ -439,6 +439,18 @@ def choose_points(
     return chosen
 
 
+def kinds_of(what: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one kind of records or several as a tuple, each once."""
+    if isinstance(what, str):
+        return (what,)
+    return tuple(dict.fromkeys(what))
+
+
+def sites_of(what: str | Sequence[str]) -> list[str]:
+    """Return the sites of kinds of records; inputs are captured at the same points as queries."""
+    return ["q" if kind == "inputs" else kind for kind in kinds_of(what)]
+
+
 def _check_kinds(kinds: Sequence[str], what: str | Sequence[str]) -> None:
     """Refuse unknown kinds of records, and none."""
     expected = f"one or more of {', '.join(AXES)}"
@@ -454,8 +466,8 @@ def _check_head_keys(
 ) -> None:
     """Refuse heads of layers or modules that are unknown or not selected."""
     known: set[int | str] = set()
-    for point in of_kind(candidates, AttentionPoint):
-        known |= {point.layer, point.name}
+    for attention in of_kind(candidates, AttentionPoint):
+        known |= {attention.layer, attention.name}
     unknown = [key for key in heads if key not in known]
     if unknown:
         raise InputError(

@@ -112,7 +112,7 @@ def points(model: nn.Module) -> Iterator[HookPoint]:
 
 
 def _source_blocks(attentions_of: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the names of blocks of an encoder-decoder's encoder: their stack has no cross-attention."""
+    """Return the names of an encoder's blocks: their stack has no cross-attention."""
     stacks = {name: name.rpartition(".")[0] for name in attentions_of}
     crossed = {
         stacks[name] for name, inside in attentions_of.items() if any(map(_is_cross, inside))

@@ -26,7 +26,7 @@ from glassformer.observe.hook_points import (
     whole_numbers,
 )
 from glassformer.observe.module_hooks import scope
-from glassformer.observe.positions import rows_of
+from glassformer.observe.positions import from_start, rows_of
 from glassformer.observe.running import Visit
 
 Axis = Literal["queries", "keys"]
@@ -71,7 +71,8 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
             expert that does not exist, a value that does not fit, or NaN. At the end of the block:
             an edit that no call has reached.
     """
-    model = model if isinstance(model, nn.Module) else network_of(model)
+    if not isinstance(model, nn.Module):
+        model = network_of(model)
     _check_request(model, edits)
     foreign = hugging_face.is_hugging_face(model)
     points = find_hook_points(model) if edits else ()
@@ -216,7 +217,9 @@ class _Plan:
 
         def allowed() -> Tensor:
             keys = allowed_keys(call)
-            return keys if keys.shape[1] == 1 else keys[:, list(heads)]
+            if keys.shape[1] == 1:
+                return keys
+            return keys[:, list(heads)]
 
         # Masked keys stay masked, and do not count as reached.
         def rewritten(values: Tensor) -> Tensor:
@@ -316,8 +319,7 @@ class _Plan:
         """Store which chosen queries or keys are among ``positions`` of a text of ``total``."""
         if self._names(axis):
             for number in whole_numbers(axis, getattr(self.edit, axis)):
-                position = number + total if number < 0 else number
-                if position in positions:
+                if from_start(number, total) in positions:
                     self.reached_numbers[axis].add(number)
 
     def _names(self, axis: Axis) -> bool:
@@ -431,16 +433,16 @@ def _plan(edit: Edit, points: Sequence[HookPoint]) -> _Plan:
 
 
 def allowed_keys(call: Attended) -> Tensor:
-    """Return the keys that the model's boolean masks let each query see, without forbidden edges.
-
-    The shape is [batch or 1, head or 1, query, key].
+    """Return the keys that the model's boolean masks let each query see, before any are forbidden.
 
     The shape is [batch or 1, head or 1, query, key].
     """
     seen = call.pattern.mask(call.q.shape[2], call.k.shape[2], call.q.device)
     if call.mask is None or call.mask.dtype != torch.bool:
         return seen
-    return seen & (call.mask if call.forbidden is None else call.mask | call.forbidden)
+    if call.forbidden is None:
+        return seen & call.mask
+    return seen & (call.mask | call.forbidden)
 
 
 def require_zero(weights: Tensor, allowed: Tensor, name: str) -> None:
@@ -460,7 +462,7 @@ def require_zero(weights: Tensor, allowed: Tensor, name: str) -> None:
 
 
 def _mesh(values: Tensor, selections: Mapping[int, Sequence[int]]) -> tuple[Tensor, ...] | None:
-    """Return the index of the part of ``values`` with these selections on its axes; None for all."""
+    """Return the index of the selected part of ``values``; None if that is all of it."""
     partial_axes = [
         axis
         for axis, selected in selections.items()
@@ -478,13 +480,16 @@ def _mesh(values: Tensor, selections: Mapping[int, Sequence[int]]) -> tuple[Tens
 def fitting(new: Tensor | float, part: Tensor, site: str, name: str) -> Tensor:
     """Return a new value as a tensor like ``part``; refuse other shapes, NaN and infinity."""
     got = f"an edit of {site} at {name} that gives"
+    is_real = isinstance(new, float | int)
+    kind: object = type(new)
+    form: object = new
     if isinstance(new, Tensor):
         is_real = not new.is_complex()
-    else:
-        is_real = isinstance(new, float | int)
+        kind = new.dtype
+        form = list(new.shape)
     if not is_real:
         raise InputError(
-            got=f"{got} {new.dtype if isinstance(new, Tensor) else type(new)}",
+            got=f"{got} {kind}",
             expected="real numbers",
             fix="Pass a tensor or a number.",
         )
@@ -492,7 +497,7 @@ def fitting(new: Tensor | float, part: Tensor, site: str, name: str) -> Tensor:
         value = torch.as_tensor(new, dtype=part.dtype, device=part.device).expand(part.shape)
     except (RuntimeError, OverflowError) as error:
         raise InputError(
-            got=f"{got} {list(new.shape) if isinstance(new, Tensor) else new}",
+            got=f"{got} {form}",
             expected=f"{list(part.shape)}, or what can be broadcast to it",
             fix="Return a value for the part that the function received.",
         ) from error

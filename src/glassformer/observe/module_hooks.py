@@ -209,11 +209,15 @@ def _input(
         return None
     if args:
         values = _changed(module, where, args[0], args, kwargs)
-        return None if values is args[0] else ((values, *args[1:]), kwargs)
+        if values is args[0]:
+            return None
+        return ((values, *args[1:]), kwargs)
     name = next((key for key, value in kwargs.items() if isinstance(value, Tensor)), None)
     first = None if name is None else kwargs[name]
     values = _changed(module, where, first, args, kwargs)
-    return None if values is first or name is None else (args, {**kwargs, name: values})
+    if values is first or name is None:
+        return None
+    return (args, {**kwargs, name: values})
 
 
 def _output(where: str, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> Any:

@@ -179,7 +179,9 @@ class Runner:
             can_continue = names <= {"", "input_ids", "attention_mask", "position_ids"} and all(
                 point.pre_norm and getattr(model, "can_generate", bool)() for point in self.blocks
             )
-        return min(select("logits", self._logits, _size(texts)[1])) if can_continue else 0
+        if not can_continue:
+            return 0
+        return min(select("logits", self._logits, _size(texts)[1]))
 
     def logits(
         self,
@@ -387,7 +389,7 @@ class Runner:
             return self.logits(texts, copies, start, cached)
 
     def _without_attention(self, block: BlockPoint) -> tuple[nn.Module, Callable[..., Any]]:
-        """Return the module of a block that adds its attention, and a forward that adds nothing."""
+        """Return the module that adds a block's attention, and a forward that adds nothing."""
         attentions = of_kind(self.points, AttentionPoint)
         attention = next(point for point in attentions if point.block is block.module)
         foreign = type(attention.module).__module__.startswith("transformers.")
@@ -398,7 +400,7 @@ class Runner:
     def _at_read_positions(
         self, edits: Sequence[Edit], start: int, length: int
     ) -> dict[nn.Module, Callable[..., Any]]:
-        """Return a forward of the last network that computes only the positions the metric reads."""
+        """Return a forward of the last network at only those positions that the metric reads."""
         if any(edit.site == "neurons" for edit in edits):  # which names positions of the network
             return {}
         last = [point for point in self.points if point.block is self.blocks[-1].module]
@@ -411,7 +413,7 @@ class Runner:
     def _continued(
         self, texts: Mapping[str, Tensor], start: int, before: Mapping[int, KeysAndValues]
     ) -> dict[str, Any]:
-        """Return the arguments of a run from position ``start`` on, with a cache of those before."""
+        """Return the arguments of a run from ``start`` on, with a cache of the positions before."""
         rows, length = _size(texts)
         arguments: dict[str, Any] = {
             name: tensor[:, start:] for name, tensor in texts.items() if name != "attention_mask"
@@ -438,7 +440,9 @@ class Runner:
             layer_caches.append(LayerCache(*size, window, dtype=last_k.dtype, device=last_k.device))
         cache = Cache(layer_caches)
         padding = texts.get("key_padding")
-        cache.begin(rows, start, None if padding is None else padding[:, :start])
+        if padding is not None:
+            padding = padding[:, :start]
+        cache.begin(rows, start, padding)
         for layer_cache, (k, v) in zip(cache.layers, cached, strict=True):
             layer_cache.append(k, v)
         return {**arguments, "cache": cache}

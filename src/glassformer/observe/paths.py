@@ -145,7 +145,9 @@ def path_sweep(
         )
     paths = _Paths(model, clean, corrupted, metric, receivers, logits)
     most_copies = max(1, batch_size // paths.rows)
-    kind: Kind = "ffn" if senders == "ffn" else "attention"
+    kind: Kind = "attention"
+    if senders == "ffn":
+        kind = "ffn"
     rows: list[Tensor] = []
     for layer in range(max(paths.layers)):
         batches = paths.sent(layer, kind).split(most_copies)
@@ -227,7 +229,7 @@ class _Paths:
         return {kind: run.of(kind)[point.name][-1].values for kind, point in points.items()}
 
     def sent(self, layer: int, kind: Kind) -> Float[Tensor, "sender text position dim"]:
-        """Return the output of a layer's attention with each clean head, or of its clean network."""
+        """Return the output of a layer's attention with each clean head, or of its clean ffn."""
         runner = self._runner
         point = runner.places(kind).get(layer)
         if point is None:
@@ -250,7 +252,7 @@ class _Paths:
     def measured(
         self, sender: int, kind: Kind, sent: Float[Tensor, "copy text position dim"]
     ) -> Float[Tensor, "copy text"]:
-        """Return the metric with the receivers reading the output that a part of layer ``sender`` sends.
+        """Return the metric with the receivers reading what a part of layer ``sender`` sends.
 
         Only receivers in later layers read it. Layer -1 stands for the embedding.
         """

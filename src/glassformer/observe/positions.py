@@ -114,9 +114,14 @@ def rows_of(
                 expected=f"numbers from {-total} to {total - 1}",
                 fix="Choose among these, or pass a slice.",
             )
-        selected = dict.fromkeys(number + total if number < 0 else number for number in numbers)
+        selected = dict.fromkeys(from_start(number, total) for number in numbers)
     positions = tuple(position for position in selected if start <= position < total)
     return tuple(position - start for position in positions), positions
+
+
+def from_start(number: int, total: int) -> int:
+    """Return a position of a text of ``total`` positions, counted from its start."""
+    return number + total if number < 0 else number
 
 
 def key_order(cache: Any, start: int, length: int, keys: int) -> tuple[Tensor | None, int]:

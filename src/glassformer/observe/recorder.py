@@ -78,7 +78,8 @@ class Recorder:
         self._add_rows(visit, inputs, run, rows, positions, retains)
         if "q" in self.kinds:
             heads = self.chosen[point]
-            labels = {"heads": heads, "queries": positions, "cross": visit.is_cross(inputs)}
+            labels: dict[str, Any] = {"heads": heads, "queries": positions}
+            labels["cross"] = visit.is_cross(inputs)
             self._keep("q", point, inputs.q, ((1, heads), (2, rows)), retains, **labels)
         if "k" in self.kinds or "v" in self.kinds:
             self._add_keys(visit, inputs, retains)
@@ -158,7 +159,11 @@ class Recorder:
         num_keys = inputs.k.shape[2]
         order, first_position = visit.key_order(inputs)
         cross = visit.is_cross(inputs)
-        positions = range(num_keys) if cross else range(visit.start, visit.total)
+        positions = range(visit.start, visit.total)
+        length = self._length
+        if cross:
+            positions = range(num_keys)
+            length = num_keys
         if order is None:
             slots = tuple(position - first_position for position in positions)
         else:
@@ -166,7 +171,7 @@ class Recorder:
         query_heads = self.chosen[visit.point]
         heads = tuple(dict.fromkeys(head // inputs.group for head in query_heads))
         labels: dict[str, Any] = {"heads": heads, "keys": positions, "cross": cross}
-        labels["length"] = num_keys if cross else self._length
+        labels["length"] = length
         for kind, tensor in (("k", inputs.k), ("v", inputs.v)):
             if kind in self.kinds:
                 self._keep(kind, visit.point, tensor, ((1, heads), (2, slots)), retains, **labels)

@@ -123,7 +123,9 @@ class Result:
             print as a table.
         """
         table = self.table()
-        return table.top(table.ranked[0] if kind is None else kind, count)
+        if kind is None:
+            kind = table.ranked[0]
+        return table.top(kind, count)
 
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame`` with a row for each place: its labels and its values.
@@ -157,7 +159,9 @@ class Result:
             # Found by name, as figures imports observe.
             plot = pkgutil.resolve_name("glassformer.figures.places:plot_places")
         table = self.table()
-        return plot(table, table.ranked[0] if kind is None else kind, **options)
+        if kind is None:
+            kind = table.ranked[0]
+        return plot(table, kind, **options)
 
     def __repr__(self) -> str:
         table = self.table()

@@ -237,7 +237,9 @@ def _one_context(
         change = (logits - original).abs().flatten(1).amax(1)
         tokens = logits.argmax(-1)
         changed += int((tokens != original.argmax(-1)).sum())
-        decided += tokens.numel() - (tokens[0].numel() if start == 0 else 0)
+        decided += tokens.numel()
+        if start == 0:  # the original order
+            decided -= tokens[0].numel()
         if float(change.max()) > largest:
             largest = float(change.max())
             worst = start + int(change.argmax())

@@ -479,9 +479,14 @@ def _planned(
             expected=f"among {sorted(points)}",
             fix="Choose among these.",
         )
-    if order is not None and sorted(order) != sorted(chosen):
+    if order is None:
+        order = chosen
+    if sorted(order) != sorted(chosen):
         raise InputError(got=f"order = {order}", expected=f"all of {chosen}", fix="Name each once.")
-    rows = len(next(iter(texts.values())))
+    most_copies = 1
+    if not runner.alone:
+        num_texts = len(next(iter(texts.values())))
+        most_copies = max(1, batch_size // num_texts)
     # Edits of keys, the sweep's or an outer block's, reach those of a cache.
     reads_cache = site in ("k", "v") or is_edited()
     return _Plan(
@@ -491,8 +496,8 @@ def _planned(
         axes=axes,
         points=points,
         layers=chosen,
-        order=chosen if order is None else order,
-        most_copies=1 if runner.alone else max(1, batch_size // rows),
+        order=order,
+        most_copies=most_copies,
         first_needed=0 if reads_cache else runner.first_needed(texts),
     )
 
@@ -643,7 +648,7 @@ def _resumed(
 class _Replacement:
     """The new values of a site at one layer.
 
-    Values are written, not reached by adding a difference: a following norm would amplify its rounding.
+    Values are written; a following norm would amplify the rounding of an added difference.
 
     Args:
         stage: The stage of the residual stream that includes the site's output; None if the site
@@ -689,7 +694,7 @@ def _replacement(
     base: Captured,
     target: Tensor,
 ) -> _Replacement:
-    """Return the replacement that gives a site the values ``target``, as in :func:`_target`."""
+    """Return the replacement that gives a site new values, as from :func:`_target`."""
     stage = _stage(runner, point, site)
     names = _names(site)[:-1]
     differs = (target != _values(site, point, base)).any(-1)
@@ -754,7 +759,7 @@ def _mixtures(
 def _stage(runner: Runner, point: HookPoint, site: Site | Inner) -> Stage | None:
     """Return the stage of the residual stream that includes a site's output.
 
-    None if the site itself must be edited: the block then runs with everything that changes the output.
+    None if the site itself must be edited: the block then runs with all that changes its output.
     """
     block = runner.blocks[point.layer]
     if site in ("residual_before", "residual"):
@@ -1000,7 +1005,9 @@ def attribution_sweep(
             runner, runs[-1], site, points, clean_embeddings, fraction
         )
         for name, record in _site_records(seen, site, points).items():
-            gradient = torch.zeros_like(record.values) if record.grad is None else record.grad
+            gradient = record.grad
+            if gradient is None:
+                gradient = torch.zeros_like(record.values)
             gradients[name] = gradients.get(name, 0) + gradient / steps
     if steps == 1:
         corrupted_run = seen
@@ -1017,15 +1024,12 @@ def attribution_sweep(
         difference = new_values - _values(site, point, corrupted_run).double()
         rows.append((difference * gradient.double()).sum(summed_dims))
     corrupted_mean = float(corrupted_metric.double().mean())
-    return Sweep(
-        torch.stack(rows).detach() + corrupted_mean,
-        axes,
-        tuple(sorted(points)),
-        clean=corrupted_mean if clean is None else float(clean_metric.double().mean()),
-        corrupted=None if clean is None else corrupted_mean,
-        site=site,
-        passes=runner.passes,
-    )
+    values = torch.stack(rows).detach() + corrupted_mean
+    layers = tuple(sorted(points))
+    if clean is None:
+        return Sweep(values, axes, layers, corrupted_mean, site=site, passes=runner.passes)
+    clean_mean = float(clean_metric.double().mean())
+    return Sweep(values, axes, layers, clean_mean, corrupted_mean, site=site, passes=runner.passes)
 
 
 def _check_added_as_they_are(points: Mapping[int, HookPoint]) -> None:

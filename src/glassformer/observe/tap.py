@@ -22,6 +22,7 @@ from glassformer.observe.hook_points import (
     BlockPoint,
     HookPoint,
     LogitsPoint,
+    kinds_of,
     of_kind,
 )
 from glassformer.observe.intervene import allowed_keys, fitting, require_zero
@@ -110,7 +111,8 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
             key above 0, a tap that writes into its value and returns None. At the end of the block:
             a tap that was never called.
     """
-    model = model if isinstance(model, nn.Module) else network_of(model)
+    if not isinstance(model, nn.Module):
+        model = network_of(model)
     if hasattr(model, "_orig_mod"):
         raise InputError(
             got="a compiled model",
@@ -184,7 +186,7 @@ def _selected_sites(sites: str | Sequence[str] | None, places: dict[str, Any]) -
         )
     if sites is None:
         return list(places)
-    selected = [sites] if isinstance(sites, str) else list(dict.fromkeys(sites))
+    selected = list(kinds_of(sites))
     unknown = [site for site in selected if site not in places]
     if unknown or not selected:
         raise InputError(
