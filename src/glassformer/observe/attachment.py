@@ -1,8 +1,9 @@
 """Attach taps to the sites of a running model: each reads a site's tensor or replaces it."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -57,6 +58,11 @@ class SiteTap(Protocol):
         """
 
 
+def _points_of(taps: Iterable[SiteTap]) -> list[HookPoint]:
+    """Return the hook points of some taps, each once."""
+    return list(dict.fromkeys(chain.from_iterable(tap.points for tap in taps)))
+
+
 class Attachment:
     """The hooks of some taps, and the state of the forward pass that is running."""
 
@@ -71,12 +77,9 @@ class Attachment:
         self._points = points
         self.scope = scope
         self._running = Running(self._check_recomputation)
-        chosen = dict.fromkeys(point for tap in taps for point in tap.points)
         attention_taps = [tap for tap in taps if tap.site in IN_ATTENTION]
-        attentions = dict.fromkeys(
-            point for tap in attention_taps for point in of_kind(tap.points, AttentionPoint)
-        )
-        self._running.enter(scope, points, chosen, attentions)
+        attentions = of_kind(_points_of(attention_taps), AttentionPoint)
+        self._running.enter(scope, points, _points_of(taps), attentions)
         # Also without taps of attention: code that runs within can then see that it is edited.
         edit = partial(self._edit_attention, attention_taps)
         if foreign and attention_taps:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -258,7 +259,8 @@ class Captured:
 
     def _layers(self, what: str) -> list[int]:
         """Return the layers of one kind, in ascending order."""
-        return sorted({record.layer for records in self.of(what).values() for record in records})
+        records = chain.from_iterable(self.of(what).values())
+        return sorted({record.layer for record in records})
 
     def _places(self, what: str) -> str:
         """Return the captured layers of one kind in words, or all kinds with their layers."""

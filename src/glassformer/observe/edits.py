@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import torch
@@ -278,7 +279,7 @@ def _record_with(
     """Return the only record with these positions, of a text of ``length`` unless it is None."""
     candidates = [record for record in records if set(places) <= set(_places(record, axis))]
     if not candidates:
-        captured = {place for record in records for place in _places(record, axis)}
+        captured = set(chain.from_iterable(_places(record, axis) for record in records))
         missing = [place for place in places if place not in captured]
         raise InputError(
             got=f"{got}, {axis} {missing or places}",

@@ -320,17 +320,9 @@ def direct_logits(
 
     direction = difference(projection.matrix.unflatten(0, classes.shape))
     logit = difference(total[torch.arange(count, device=total.device), classes])
-    parts = _stream_parts(readout, seen, stream.shape)
     wide = torch.promote_types(stream.dtype, torch.float32)
-    names = list(parts)
-    values = torch.stack([part.to(wide) for part in parts.values()])
     stream = stream.to(wide)
-    rest = stream - values.sum(0)
-    if is_edited() or other_hooks(model):
-        names.append("interventions")
-        values = torch.cat([values, rest[None]])
-    else:
-        _check_sum(model, "the residual stream", rest, values)
+    names, values = _summands(model, _stream_parts(readout, seen, stream.shape), stream)
     norm_bias: Tensor | None = None
     scaled = values
     if readout.norm is not None:
@@ -358,6 +350,22 @@ def direct_logits(
     sizes = torch.cat([added, total.max().expand(1, count)])
     _check_sum(model, "the logit", logit - added.sum(0), sizes)
     return DirectLogits(tuple(names), added, logit, others is not None)
+
+
+def _summands(
+    model: nn.Module, parts: Mapping[str, Tensor], stream: Float[Tensor, "batch query hidden"]
+) -> tuple[list[str], Float[Tensor, "part batch query hidden"]]:
+    """Return the names and values of parts whose sum is the residual stream.
+
+    Within interventions, and with hooks, their sum is a part of its own.
+    """
+    names = list(parts)
+    values = torch.stack([part.to(stream.dtype) for part in parts.values()])
+    rest = stream - values.sum(0)
+    if is_edited() or other_hooks(model):
+        return [*names, "interventions"], torch.cat([values, rest[None]])
+    _check_sum(model, "the residual stream", rest, values)
+    return names, values
 
 
 _EXPERT_KINDS = ("choices", "shares", "experts")

@@ -200,7 +200,7 @@ class Recorder:
         values = by_text(tensor, run.shape, f"{kind} of {point.name}")
         self.calls += 1
         rows, positions = self._rows(run.visit(point, values.shape[1]))
-        if len(rows) > 0 and isinstance(point, AttentionPoint) and kind == "heads":
+        if rows and isinstance(point, AttentionPoint) and kind == "heads":
             heads = self.chosen[point]
             picks = ((1, heads), (2, rows))
             self._keep(
@@ -213,7 +213,7 @@ class Recorder:
                 heads=heads,
                 queries=positions,
             )
-        elif len(rows) > 0:
+        elif rows:
             self._keep(kind, point, values, ((1, rows),), self.retain_grad, queries=positions)
         return tensor if needs_view else None
 
@@ -230,7 +230,7 @@ class Recorder:
             self._add("logits", point, values.detach().clone(), queries=(0,), length=1, real=None)
             return
         rows, positions = self._rows(visit)
-        if len(rows) > 0:
+        if rows:
             self._keep("logits", point, values, ((1, rows),), self.retain_grad, queries=positions)
 
     @torch.no_grad()

@@ -141,10 +141,12 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
 def tap_places(model: Any) -> list[Place]:
     """Return every place at which :func:`tapped` calls its tap, in the order of the modules."""
     points = find_hook_points(model)
-    places = _places(points)
-    return [
-        places[site][point] for point in points for site in SITES if point in places.get(site, {})
-    ]
+    by_site = _places(points)
+    places: list[Place] = []
+    for point in points:
+        of_point = [by_site.get(site, {}).get(point) for site in SITES]
+        places += [place for place in of_point if place is not None]
+    return places
 
 
 def _places(points: Sequence[HookPoint]) -> dict[str, dict[HookPoint, Place]]:
