@@ -13,7 +13,7 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.observe.capture import capture
 from glassformer.observe.exact_attention import exact_rows
 from glassformer.observe.hook_points import own_points
-from glassformer.observe.module_hooks import Given
+from glassformer.observe.module_hooks import Arguments
 from glassformer.observe.padding import padding_of
 from glassformer.observe.positions import key_order
 from refusals import refused
@@ -342,7 +342,7 @@ def test_inputs_of_a_cached_step_are_refused() -> None:
 
 
 def has_padding(masks: list[Any]) -> bool:
-    arguments = Given(masks)
+    arguments = Arguments(masks)
     arguments.named = {}
     return padding_of(nn.Identity(), arguments, 0, 4).exists
 

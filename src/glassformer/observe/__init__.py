@@ -1,3 +1,1 @@
-"""Looking inside models: capture, measures of attention, predicted and measured cost, interventions
-and sweeps.
-"""
+"""Look inside models: captures, interventions, sweeps, measures of attention, and costs."""

@@ -1,16 +1,15 @@
-"""Taps of the sites of a running model: each receives a site's tensor with the site's axes, and may
-replace it.
-"""
+"""Attach taps to the sites of a running model: each reads a site's tensor or replaces it."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import InputError, require
+from glassformer.errors import InputError
 from glassformer.layers.attention import Attended, editing
 from glassformer.observe import hugging_face
 from glassformer.observe.hook_points import (
@@ -22,7 +21,7 @@ from glassformer.observe.hook_points import (
     MixturePoint,
     of_kind,
 )
-from glassformer.observe.module_hooks import Change, Given, Phase, Scope
+from glassformer.observe.module_hooks import Arguments, Change, Phase, Scope
 from glassformer.observe.positions import by_text
 from glassformer.observe.running import Running, Visit
 
@@ -31,7 +30,7 @@ IN_ATTENTION = ("q", "k", "v", "scores", "weights")
 
 
 class SiteTap(Protocol):
-    """What is done to one site, at some hook points."""
+    """A tap of one site at some hook points."""
 
     @property
     def site(self) -> str:
@@ -39,24 +38,29 @@ class SiteTap(Protocol):
 
     @property
     def points(self) -> Collection[HookPoint]:
-        """The hook points at which it is done."""
+        """The hook points that are tapped."""
 
     def change(self, visit: Visit, values: Tensor) -> Tensor | None:
-        """Return what replaces a site's tensor, which has the site's axes; None: nothing."""
+        """Return the replacement of a site's tensor, with the site's axes, or None to keep it."""
 
     def attended(self, visit: Visit, call: Attended) -> Attended:
-        """Return what replaces a call of an attention; the same object: nothing."""
+        """Return the replacement of a call of an attention, or the same object to keep it."""
 
     def experts(
         self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        """Return new outputs of the chosen experts and where they are new; None: nothing.
+        """Return new outputs of the chosen experts and where they are new, or None to keep them.
 
         Args:
             visit: The call.
             choices: The experts that each token chose, [batch, query, choice].
-            outputs: Compute what these give, [batch, query, choice, dim].
+            outputs: Computes the outputs of these experts, [batch, query, choice, dim].
         """
+
+
+def _points_of(taps: Iterable[SiteTap]) -> list[HookPoint]:
+    """Return the hook points of some taps, each once."""
+    return list(dict.fromkeys(chain.from_iterable(tap.points for tap in taps)))
 
 
 class Attachment:
@@ -64,7 +68,7 @@ class Attachment:
 
     def __init__(
         self,
-        attached: ExitStack,
+        stack: ExitStack,
         scope: Scope,
         points: Sequence[HookPoint],
         foreign: bool,
@@ -73,16 +77,15 @@ class Attachment:
         self._points = points
         self.scope = scope
         self._running = Running(self._check_recomputation)
-        chosen = dict.fromkeys(point for tap in taps for point in tap.points)
         attention_taps = [tap for tap in taps if tap.site in IN_ATTENTION]
-        attentions = dict.fromkeys(
-            point for tap in attention_taps for point in of_kind(tap.points, AttentionPoint)
-        )
-        self._running.enter(scope, points, chosen, attentions)
-        # Also without taps of attention: what runs within can then see that it is edited.
+        attentions = of_kind(_points_of(attention_taps), AttentionPoint)
+        self._running.enter(scope, points, _points_of(taps), attentions)
+        # Also without taps of attention: code that runs within can then see that it is edited.
         edit = partial(self._edit_attention, attention_taps)
-        edited_everywhere = foreign and attention_taps
-        attached.enter_context(hugging_face.editing(edit) if edited_everywhere else editing(edit))
+        if foreign and attention_taps:
+            stack.enter_context(hugging_face.editing(edit))
+        else:
+            stack.enter_context(editing(edit))
         for tap in taps:
             if tap.site not in IN_ATTENTION:
                 for point in tap.points:
@@ -92,8 +95,11 @@ class Attachment:
     def _attach_point(self, tap: SiteTap, point: HookPoint) -> None:
         module, where = point.place(tap.site)
         if module is None:
-            got = f"{tap.site} of {point.name}, which has no module for it"
-            raise InputError(got, "a part that has one", "Edit another site.")
+            raise InputError(
+                got=f"{tap.site} of {point.name}, which has no module for it",
+                expected="a part that has one",
+                fix="Edit another site.",
+            )
         changes: dict[str, Any] = {
             "heads": self._heads,
             "router": self._router,
@@ -106,23 +112,29 @@ class Attachment:
             return
         self.scope.insert(module, where, change, Phase.EDIT)
 
-    def _check_recomputation(self, block: Any, values: Tensor, given: Given) -> None:
+    def _check_recomputation(self, block: Any, values: Tensor, arguments: Arguments) -> None:
         """Refuse gradient checkpointing that computes a block again after the end of the edits."""
         if not (block.training and getattr(block, "gradient_checkpointing", False)):
             return
         name = next(point.name for point in self._points if point.module is block)
         checkpoint = getattr(block, "_gradient_checkpointing_func", None)
-        late = getattr(checkpoint, "keywords", {}).get("use_reentrant", True)
-        got = f"{name} under {'reentrant ' if late else ''}checkpointing, which computes again after the block"
-        if late:
+        if getattr(checkpoint, "keywords", {}).get("use_reentrant", True):
             raise InputError(
-                got=got,
+                got=f"{name} under reentrant checkpointing, which computes again after the block",
                 expected="use_reentrant=False",
                 fix="Use that, and call backward() within the block.",
             )
+
+        def check_open(gradient: Tensor) -> None:
+            if not self.scope.open:
+                raise InputError(
+                    got=f"{name} under checkpointing, which computes again after the block",
+                    expected="backward() within the block",
+                    fix="Call it there.",
+                )
+
         if values.requires_grad:
-            asked = "backward() within the block", "Call it there."
-            values.register_hook(lambda _: require(self.scope.open, got, *asked))
+            values.register_hook(check_open)
 
     def _visit(self, point: HookPoint, length: int) -> Visit:
         return self._running.latest.visit(point, length)
@@ -131,7 +143,7 @@ class Attachment:
         return by_text(values, self._running.latest.shape, f"{site} of {point.name}")
 
     def _stream(
-        self, tap: SiteTap, point: HookPoint, values: Tensor, given: Given
+        self, tap: SiteTap, point: HookPoint, values: Tensor, arguments: Arguments
     ) -> Tensor | None:
         """Tap a tensor [batch, position, ...]."""
         texts = self._by_text(tap.site, point, values)
@@ -139,7 +151,7 @@ class Attachment:
         return None if new is None else new.view(values.shape)
 
     def _logits(
-        self, tap: SiteTap, point: LogitsPoint, values: Tensor, given: Given
+        self, tap: SiteTap, point: LogitsPoint, values: Tensor, arguments: Arguments
     ) -> Tensor | None:
         visit, by_position = self._running.logits_visit(point, values, self._running.latest)
         new = tap.change(visit, by_position)
@@ -148,18 +160,17 @@ class Attachment:
         return new[:, 0]
 
     def _heads(
-        self, tap: SiteTap, point: AttentionPoint, values: Tensor, given: Given
+        self, tap: SiteTap, point: AttentionPoint, values: Tensor, arguments: Arguments
     ) -> Tensor | None:
-        split = (
-            self._by_text(tap.site, point, values).unflatten(-1, (point.heads, -1)).transpose(1, 2)
-        )
-        new = tap.change(self._visit(point, split.shape[2]), split)
+        texts = self._by_text(tap.site, point, values)
+        heads = texts.unflatten(-1, (point.heads, -1)).transpose(1, 2)
+        new = tap.change(self._visit(point, heads.shape[2]), heads)
         if new is None:
             return None
         return new.transpose(1, 2).reshape(values.shape)
 
     def _router(
-        self, tap: SiteTap, point: MixturePoint, values: Tensor, given: Given
+        self, tap: SiteTap, point: MixturePoint, values: Tensor, arguments: Arguments
     ) -> Tensor | None:
         """Return scores that have the edited probabilities as their softmax, up to a factor."""
         wide = torch.promote_types(values.dtype, torch.float32)
@@ -178,18 +189,17 @@ class Attachment:
                 fix="Leave an expert to choose.",
             )
         changed = (new != probabilities).any(-1, keepdim=True)
-        scores = torch.where(
-            changed, new.log(), values.view(new.shape)
-        )  # unchanged rows stay as they are
+        # Unchanged rows keep their scores.
+        scores = torch.where(changed, new.log(), values.view(new.shape))
         return scores.view(values.shape).to(values.dtype)
 
     def _experts(
-        self, tap: SiteTap, point: MixturePoint, values: Tensor, given: Given
+        self, tap: SiteTap, point: MixturePoint, values: Tensor, arguments: Arguments
     ) -> Tensor | None:
-        """Compute the mixture once more, of tokens for which what an expert gives is new."""
-        x = self._by_text(tap.site, point, given[0])
+        """Compute the mixture again for tokens at which an expert's output is new."""
+        x = self._by_text(tap.site, point, arguments[0])
         _, choices, shares = point.route(x)
-        before = getattr(values, "experts", None)  # as an edit before this one leaves them
+        before = getattr(values, "experts", None)  # from an earlier edit
 
         def outputs() -> Tensor:
             if before is None:
@@ -207,46 +217,42 @@ class Attachment:
         return edited
 
     def _attach_between(self, point: BlockPoint, between: nn.Module, change: Change) -> None:
+        """Change the stream between attention and ffn, and the block's sum, which reads it too."""
         block: Any = point.module
-        ffn = next(
-            each.module for each in of_kind(self._points, FeedForwardPoint) if each.block is block
-        )
-        kept: dict[str, Tensor] = {}
+        networks = of_kind(self._points, FeedForwardPoint)
+        ffn = next(network.module for network in networks if network.block is block)
+        saved: dict[str, Tensor] = {}
 
-        def before(values: Tensor, given: Given) -> Tensor | None:
-            new = change(values, given)
-            kept.clear()  # of a call that has raised
+        def change_stream(values: Tensor, arguments: Arguments) -> Tensor | None:
+            new = change(values, arguments)
+            saved.clear()  # tensors of a call that has raised
             if new is not None:
-                kept["new"] = new
+                saved["stream"] = new
             return new
 
-        def after(values: Tensor, given: Given) -> None:
-            kept["ffn"] = values
+        def save_ffn(values: Tensor, arguments: Arguments) -> None:
+            saved["ffn"] = values
 
-        def again(values: Tensor, given: Given) -> Tensor | None:
-            if "new" not in kept:
+        def add_again(values: Tensor, arguments: Arguments) -> Tensor | None:
+            if "stream" not in saved:
                 return None
-            if block.training:
-                dropout = getattr(block, "dropout", 0.0)
-            else:
-                dropout = 0.0
-            if dropout != 0:
+            if block.training and getattr(block, "dropout", 0.0) != 0:
                 raise InputError(
                     got=f"{point.name} with dropout",
                     expected="a model without",
                     fix="Call model.eval().",
                 )
-            # The block has added what the ffn gives to the unedited stream, unless a sweep has
+            # The block has added the output of the ffn to the unedited stream, unless a sweep has
             # skipped it.
-            return (kept.pop("new") + kept.pop("ffn")).view(values.shape)
+            return (saved.pop("stream") + saved.pop("ffn")).view(values.shape)
 
-        self.scope.insert(between, "first input", before, Phase.EDIT)
-        self.scope.insert(ffn, "output", after, Phase.READ)
-        self.scope.insert(block, "first output", again, Phase.EDIT)
+        self.scope.insert(between, "first input", change_stream, Phase.EDIT)
+        self.scope.insert(ffn, "output", save_ffn, Phase.READ)
+        self.scope.insert(block, "first output", add_again, Phase.EDIT)
 
     def _edit_attention(self, taps: Sequence[SiteTap], call: Attended) -> Attended:
         running = self._running.attention
-        if running is None or not self.scope.here():
+        if running is None or not self.scope.is_active():
             return call
         point = running.point
         for tap in taps:

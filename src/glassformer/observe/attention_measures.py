@@ -9,10 +9,9 @@ from jaxtyping import Float, Int
 
 
 def entropy(weights: Float[np.ndarray, "*rows key"]) -> Float[np.ndarray, "*rows"]:
-    """The entropy of each row in nats: ``-sum over keys of p ln p`` with ``p = weights / sum of
-    weights``.
+    """Return the entropy of each row in nats: ``-sum over keys of p ln p``.
 
-    NaN for a row without weight.
+    ``p = weights / sum of weights``; NaN for a row without weight.
 
     Source: Shannon 1948, "A mathematical theory of communication".
     """
@@ -24,26 +23,25 @@ def distances(
     weights: Float[np.ndarray, "*heads query key"],
     positions: Int[np.ndarray, " query"] | None = None,
 ) -> Float[np.ndarray, "*heads query"]:
-    """How far each query reads: ``sum over keys of p |key - position|``, with p as for
-    :func:`entropy`.
+    """Return the mean distance of each query to its keys: ``sum over keys of p |key - position|``.
 
-    ``positions`` are the indices of the keys at the queries' positions; query i is at key i when
-    None.
+    ``p`` is as in :func:`entropy`. ``positions`` are the indices of the keys at the queries'
+    positions; query i is at key i when None.
     """
-    queries, keys = weights.shape[-2:]
-    places = np.arange(queries) if positions is None else positions
-    apart = np.abs(places[:, None] - np.arange(keys))
-    return (_shares(weights) * apart).sum(-1)
+    num_queries, num_keys = weights.shape[-2:]
+    if positions is None:
+        positions = np.arange(num_queries)
+    distance = np.abs(positions[:, None] - np.arange(num_keys))
+    return (_shares(weights) * distance).sum(-1)
 
 
 def divergence(
     first: Float[np.ndarray, "*rows key"], second: Float[np.ndarray, "*rows key"]
 ) -> Float[np.ndarray, "*rows"]:
-    """The Jensen-Shannon divergence of two heads in each row: ``H((p + q) / 2) - (H(p) + H(q)) /
-    2``.
+    """Return the Jensen-Shannon divergence of two heads in each row.
 
-    In nats: 0 for equal rows, ln 2 = 0.693 for rows without a common key. Each row is divided by
-    its sum first; NaN where one of the two has no weight.
+    It is ``H((p + q) / 2) - (H(p) + H(q)) / 2`` in nats: 0 for equal rows, ln 2 = 0.693 for rows
+    without a common key. Each row is divided by its sum first; NaN if one of the two has no weight.
 
     Source: Lin 1991, "Divergence measures based on the Shannon entropy".
     """
@@ -54,7 +52,7 @@ def divergence(
 
 
 def _shares(weights: np.ndarray) -> np.ndarray:
-    """Each row divided by its sum, in float64; NaN where that is 0."""
+    """Return each row divided by its sum, in float64; NaN where the sum is 0."""
     wide = weights.astype(np.float64)
     sums = wide.sum(-1, keepdims=True)
     return np.divide(wide, sums, out=np.full_like(wide, np.nan), where=sums > 0)

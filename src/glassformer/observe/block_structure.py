@@ -1,6 +1,4 @@
-"""The structure of a block of transformers: which of its submodules run in which order, read from
-its source.
-"""
+"""Read from the source of a transformers block which submodules it runs, and in which order."""
 
 import ast
 import inspect
@@ -20,8 +18,8 @@ class Parts:
     """Names of submodules of a block; empty or None where the source does not say."""
 
     attentions: Mapping[str, tuple[str | None, str | None, bool]] = field(default_factory=dict)
-    """Of each attention: its output projection, what is added to the stream, and whether a norm or
-    scale follows it.
+    """For each attention: its output projection, the module whose output is added to the stream,
+    and whether a norm or scale stands between them.
     """
     ffn: str | None = None
     """The module whose output is added to the stream."""
@@ -31,13 +29,11 @@ class Parts:
     """The feed-forward network, or its first projection."""
     between: str | None = None
     norms: tuple[str, ...] = ()
-    """Of a post-norm block: the norms of its sums."""
+    """Norms of the sums of a post-norm block."""
 
 
 def calls_interface(module: nn.Module) -> bool:
-    """Whether the forward pass of a module looks its attention up in transformers' table of
-    attention functions.
-    """
+    """Return whether a module's forward pass calls transformers' attention interface."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return (
         code is not None
@@ -47,82 +43,93 @@ def calls_interface(module: nn.Module) -> bool:
 
 
 def parts_of(block: nn.Module) -> Parts:
-    """The parts of a block.
+    """Return the parts of a block.
 
-    Its residual additions split its calls into runs: ``norm, attention + norm, ffn +`` of a
-    pre-norm block, ``attention + norm, ffn + norm`` of a post-norm one. What this says of a block
-    must be checked on a call of it.
+    Residual additions split the calls of the block into runs: ``norm, attention + norm, ffn +`` in
+    a pre-norm block, ``attention + norm, ffn + norm`` in a post-norm block. The result must be
+    checked on a call of the block.
     """
     modules = dict(block.named_modules())
+    runs, tail = _runs(block, modules)
+    attentions: dict[str, tuple[str | None, str | None, bool]] = {}
+    network: list[str] | None = None
+    between = None
+    for run in runs:
+        in_run = [step for step in run if calls_interface(modules[step])]
+        if not in_run:
+            network = [step for step in run if not _is_norm(modules[step])]
+            between = run[0]
+            ffn = run[-1]
+        for attention in in_run:
+            after = run[run.index(attention) + 1 :]
+            projection = _after_interface(modules[attention])
+            if projection is None:  # the projection is a step of the block
+                merged = after[0] if after else None
+                writer = merged
+                after = after[1:]
+            else:
+                merged = f"{attention}.{projection}"
+                writer = attention
+            ends = [step for step in after if _is_norm_or_scale(modules[step])]
+            rest = [step for step in after if step not in ends]
+            if rest or (network is None and len(runs) == 1):
+                # Parallel: the network runs beside the attention.
+                network = rest
+                between = None
+                ffn = after[-1] if after else ""
+                ends = []
+            if ends:
+                writer = ends[-1]
+            attentions[attention] = (merged, writer, bool(ends))
+    if not attentions or not network or len(runs) > len(attentions) + 1:
+        return Parts({name: (merged, None, False) for name, (merged, _, _) in attentions.items()})
+    norms: tuple[str, ...] = ()
+    if tail and _is_norm(modules[tail[-1]]) and not _is_norm(modules[runs[0][0]]):
+        norms = (*(run[0] for run in runs[1:]), tail[-1])
+    return Parts(attentions, ffn, network[-1], network[0], between, norms)
+
+
+def _runs(block: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[list[list[str]], list[str]]:
+    """Return the calls of a block between its residual additions, and those after the last one."""
     runs: list[list[str]] = [[]]
     for step in _steps(block, ""):
         if step == "+":
             runs.append([])
-        elif "Drop" not in type(modules[step]).__name__ and not isinstance(
-            modules[step], nn.Identity
-        ):
+            continue
+        module = modules[step]
+        if "Drop" not in type(module).__name__ and not isinstance(module, nn.Identity):
             runs[-1].append(step)
-    tail = runs[-1]
-    runs = [run for run in runs[:-1] if run]
-    attentions = {step for run in runs for step in run if calls_interface(modules[step])}
-    found: dict[str, tuple[str | None, str | None, bool]] = {}
-    network: list[str] | None = None
-    between = None
-    for run in runs:
-        inside = [step for step in run if step in attentions]
-        if not inside:
-            network = [step for step in run if not _is_norm(modules[step])]
-            between = run[0]
-            ffn = run[-1]
-        for each in inside:
-            after = run[run.index(each) + 1 :]
-            inner = _after_interface(modules[each])
-            merged = f"{each}.{inner}" if inner else next(iter(after), None)
-            after = after if inner else after[1:]
-            ends = [
-                step
-                for step in after
-                if _is_norm(modules[step]) or "Scale" in type(modules[step]).__name__
-            ]
-            rest = [step for step in after if step not in ends]
-            if rest or (
-                network is None and len(runs) == 1
-            ):  # parallel: the network runs beside the attention
-                network = rest
-                between = None
-                ffn = next(iter(reversed(after)), "")
-                ends = []
-            found[each] = (
-                merged,
-                ends[-1] if ends else merged if inner is None else each,
-                bool(ends),
-            )
-    if not found or not network or len(runs) > len(found) + 1:
-        return Parts({name: (merged, None, False) for name, (merged, _, _) in found.items()})
-    norms: tuple[str, ...] = ()
-    if tail and _is_norm(modules[tail[-1]]) and not _is_norm(modules[runs[0][0]]):
-        norms = (*(run[0] for run in runs[1:]), tail[-1])
-    return Parts(found, ffn, network[-1], network[0], between, norms)
+    return [run for run in runs[:-1] if run], runs[-1]
 
 
 def _is_norm(module: nn.Module) -> bool:
     return "Norm" in type(module).__name__
 
 
-def _steps(module: nn.Module, at: str) -> Iterator[str]:
-    """The names of the submodules that a forward pass calls, and ``+`` for additions, in their
-    order.
-    """
+def _is_norm_or_scale(module: nn.Module) -> bool:
+    return _is_norm(module) or "Scale" in type(module).__name__
+
+
+def _steps(module: nn.Module, prefix: str) -> Iterator[str]:
+    """Yield, in their order, the submodules that a forward pass calls, and ``+`` for additions."""
     tree = _function(type(module).forward)
     if tree is not None:
-        yield from _Walk(module, at).visit_all(tree.body)
+        yield from _Walk(module, prefix).visit_all(tree.body)
 
 
 class _Walk:
-    def __init__(self, module: Any, at: str) -> None:
+    """A walk over the source of a module's forward pass.
+
+    Args:
+        module: The module.
+        prefix: Beginning of the names of its submodules.
+    """
+
+    def __init__(self, module: Any, prefix: str) -> None:
         self._module = module
-        self._at = at
+        self._prefix = prefix
         self._values: dict[str, ast.AST] = {}
+        """Expressions by the variable that they were assigned to."""
 
     def visit_all(self, nodes: Any) -> Iterator[str]:
         for node in nodes:
@@ -130,23 +137,23 @@ class _Walk:
 
     def visit(self, node: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.If):
-            branch = self._known(node.test)
-            # Where the arguments decide, as on a cross-attention, the branch that runs submodules.
-            if branch is None:
-                branch = bool(list(self.visit_all(node.body)))
-            else:
-                branch = branch
-            yield from self.visit_all(node.body if branch else node.orelse)
+            is_true = self._known(node.test)
+            if is_true is None:
+                # Arguments decide, as on a cross-attention: take the branch that runs submodules.
+                is_true = bool(list(self.visit_all(node.body)))
+            branch = node.orelse
+            if is_true:
+                branch = node.body
+            yield from self.visit_all(branch)
             return
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             self._values[node.targets[0].id] = node.value
         if isinstance(node, ast.Call):
-            yield from self.visit_all([*node.args, *(each.value for each in node.keywords)])
+            yield from self.visit_all([*node.args, *(keyword.value for keyword in node.keywords)])
             yield from self._called(node.func)
             return
-        if isinstance(
-            node, ast.Attribute
-        ):  # a method that is passed on, as to apply_chunking_to_forward
+        if isinstance(node, ast.Attribute):
+            # A method may be passed on, as to apply_chunking_to_forward.
             if isinstance(node.value, ast.Name) and node.value.id == "self":
                 yield from self._method(node.attr)
             else:
@@ -157,63 +164,64 @@ class _Walk:
             yield "+"
 
     def _known(self, test: ast.AST) -> bool | None:
-        """The value of a test of an attribute of the module."""
+        """Return the value of a test of the module's attributes; None if arguments decide."""
         if isinstance(test, ast.Name) and test.id in self._values:
             return self._known(self._values[test.id])
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            if any(self._known(each) is False for each in test.values):
+            if any(self._known(operand) is False for operand in test.values):
                 return False
             return None
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             value = self._known(test.operand)
             return None if value is None else not value
-        if (
-            isinstance(test, ast.Attribute)
-            and isinstance(test.value, ast.Name)
-            and test.value.id == "self"
-        ):
+        if isinstance(test, ast.Attribute) and ast.unparse(test.value) == "self":
             return bool(getattr(self._module, test.attr, None))
         return None
 
     def _called(self, function: ast.AST) -> Iterator[str]:
+        """Yield the steps of a call: a submodule as one, or the steps within it or a method."""
         name = ast.unparse(function)
         if not name.startswith("self."):
-            yield from self.visit_all([function] if isinstance(function, ast.Attribute) else [])
+            if isinstance(function, ast.Attribute):
+                yield from self.visit(function)
             return
         path = name.removeprefix("self.").replace("[", ".").replace("]", "")
         child = self._module
         for part in path.split("."):
             if isinstance(child, nn.ModuleList) and part.lstrip("-").isdigit():
                 part = str(int(part) % len(child))
-            above = child
+            parent = child
             child = getattr(child, part, None)
         if isinstance(child, nn.Module):
-            names = {id(each): each_name for each_name, each in self._module.named_modules()}
-            whole = f"{self._at}{names[id(child)]}"
-            holds = not calls_interface(child) and any(
-                calls_interface(each) for each in child.modules()
-            )
-            adds = any(_is_norm(each) for each in child.children()) and "+" in _steps(child, "")
-            if holds or (adds and not _is_norm(child)):
-                yield from _steps(child, f"{whole}.")
+            names = {id(module): name for name, module in self._module.named_modules()}
+            child_name = f"{self._prefix}{names[id(child)]}"
+            if _is_wrapper(child):
+                yield from _steps(child, f"{child_name}.")
             else:
-                yield whole
-        elif above is self._module:
+                yield child_name
+        elif parent is self._module:
             yield from self._method(path)
 
     def _method(self, name: str) -> Iterator[str]:
-        if name not in ("forward", "training") and inspect.isfunction(
-            getattr(type(self._module), name, None)
-        ):
-            tree = _function(getattr(type(self._module), name))
+        """Yield the steps of a method of the module."""
+        method = getattr(type(self._module), name, None)
+        if name not in ("forward", "training") and inspect.isfunction(method):
+            tree = _function(method)
             if tree is not None:
                 yield from self.visit_all(tree.body)
 
 
+def _is_wrapper(module: nn.Module) -> bool:
+    """Return whether a module holds an attention, or a residual addition with its norm."""
+    if not calls_interface(module) and any(map(calls_interface, module.modules())):
+        return True
+    if _is_norm(module) or not any(map(_is_norm, module.children())):
+        return False
+    return "+" in _steps(module, "")
+
+
 def _after_interface(module: nn.Module) -> str | None:
-    """The submodule with a matrix, its own or a wrapped one, that runs right after the attention
-    function.
-    """
+    """Return the submodule with a matrix that runs right after the attention function."""
     tree = _function(type(module).forward)
     nodes = ast.walk(tree) if tree is not None else ()
     calls = [
@@ -227,11 +235,10 @@ def _after_interface(module: nn.Module) -> str | None:
     after = [node for node in tree.body if node.lineno > line]
     names = dict(module.named_children())
     for name in _Walk(module, "").visit_all(after):
-        inside = names.get(name)
-        if inside is not None and any(
-            each.dim() == 2 for each in (*inside.parameters(), *inside.buffers())
-        ):
-            return name
+        if name in names:
+            tensors = (*names[name].parameters(), *names[name].buffers())
+            if any(tensor.dim() == 2 for tensor in tensors):
+                return name
     return None
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -37,7 +38,7 @@ AXES = MappingProxyType(
         "experts": ("batch", "query", "choice", "dim"),
     }
 )
-"""What can be captured, and the axes of each."""
+"""Sites that can be captured, and the axes of their tensors."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,15 +53,16 @@ class Record:
         values: Attention weights and scores are in float32 or wider.
         heads: The heads on the head axis; key-value heads for ``k`` and ``v``.
         queries: The positions on the query axis, counted from the start of the text.
-        length: The positions of the text by then; of ``k`` and ``v`` in cross-attention those of
-            the memory.
+        length: Number of positions of the text so far; of the memory for ``k`` and ``v`` in
+            cross-attention.
         source: Whether the queries are positions of an encoder-decoder's source.
         cross: Whether the keys are positions of another text than the queries.
         padded: Whether some positions of some texts were padding in this call.
-        real: True where a position of the record is a real token of its text: the positions
-            ``queries``, of ``k`` and ``v`` the positions ``keys``. With a cache these are positions
-            of this call. None where none is padding, and where a mask of transformers is not that
-            of padding alone, which ``padded`` shows.
+        real: True where a position of the record is a real token of its text. The positions are
+            ``queries``, or ``keys`` for ``k`` and ``v``; with a cache they are those of this call.
+            None if no position is padding, or if a mask of transformers masks more than padding
+            (then ``padded`` is True).
+        gradient: Returns the gradient for :attr:`grad`; None if gradients are not retained.
     """
 
     what: str
@@ -79,11 +81,8 @@ class Record:
     gradient: Callable[[], Tensor | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # What reads the gradient belongs to a graph, which cannot be stored: its value is.
-        if self.gradient is None:
-            gradient = None
-        else:
-            gradient = partial(_stored, self.gradient())
+        # A graph cannot be stored: store the value of the gradient instead.
+        gradient = None if self.gradient is None else partial(_stored, self.gradient())
         return {**self.__dict__, "gradient": gradient}
 
     def __repr__(self) -> str:
@@ -95,23 +94,31 @@ class Record:
         return AXES[self.what]
 
     def numpy(self) -> Shaped[np.ndarray, "*axes"]:
-        """The values as a NumPy array on the CPU; bfloat16, which NumPy lacks, becomes float32."""
+        """Return the values as a NumPy array on the CPU, bfloat16 as float32."""
         values = self.values.detach().cpu()
-        return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
+        if values.dtype == torch.bfloat16:  # which NumPy lacks
+            values = values.float()
+        return values.numpy()
 
     @property
     def grad(self) -> Float[Tensor, "*axes"] | None:
-        """The gradient of all that has been differentiated so far, in the shape of ``values``; None
-        before that.
+        """Gradient of all backward passes so far, shaped like ``values``; None before the first.
+
+        Raises:
+            InputError: A record without a gradient.
         """
         if self.gradient is None:
             raise InputError(
-                f"a record of {self.what} that keeps no gradient",
-                "any kind but sinks, router, choices, shares and experts, captured while "
-                "gradients are on",
-                "Capture with retain_grad=True and without torch.no_grad(). Where weights are "
-                "packed or frozen, do so "
-                'within intervene(model, change("embedding", lambda values: values.requires_grad_())).',
+                got=f"a record of {self.what} that keeps no gradient",
+                expected=(
+                    "any kind but sinks, router, choices, shares and experts, captured while "
+                    "gradients are on"
+                ),
+                fix=(
+                    "Capture with retain_grad=True and without torch.no_grad(). Where weights are "
+                    "packed or frozen, do so within intervene(model, "
+                    'change("embedding", lambda values: values.requires_grad_())).'
+                ),
             )
         return self.gradient()
 
@@ -122,8 +129,7 @@ def _stored(gradient: Tensor | None) -> Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class CapturedInputs:
-    """The inputs of one call of an attention: copies from which any of its rows can be computed
-    later, exactly.
+    """Copies of the inputs of one call of an attention, from which any of its rows can be computed.
 
     Fields other than ``inputs`` are those of :class:`Record`. The values ``v`` are left out: their
     ``value_dim`` is 0.
@@ -161,10 +167,9 @@ class Captured:
         for what in dict.fromkeys(record.what for record in self.records):
             records = [record for record in self.records if record.what == what]
             layers = sorted({record.layer for record in records})
+            span = f"{len(layers)} layers, {layers[0]} to {layers[-1]}"
             if len(layers) == 1:
                 span = f"layer {layers[0]}"
-            else:
-                span = f"{len(layers)} layers, {layers[0]} to {layers[-1]}"
             shapes = sorted({str([*record.values.shape]) for record in records})
             other = "" if len(shapes) == 1 else " and other shapes"
             axes = ", ".join(AXES[what])
@@ -200,83 +205,86 @@ class Captured:
         return first
 
     def of(self, what: str) -> dict[str, list[Record]]:
-        """All records of one kind by module, in the order of the calls; modules without any have no
-        entry.
+        """Return all records of one kind by module, in the order of the calls.
+
+        Modules without any have no entry.
         """
         if what not in AXES:
             raise InputError(
-                f"what = {what!r}", f"one of {', '.join(AXES)}", meant_site(what, AXES)
+                got=f"what = {what!r}",
+                expected=f"one of {', '.join(AXES)}",
+                fix=meant_site(what, AXES),
             )
-        found: dict[str, list[Record]] = {}
+        by_module: dict[str, list[Record]] = {}
         for record in self.records:
             if record.what == what:
-                found.setdefault(record.name, []).append(record)
-        return found
+                by_module.setdefault(record.name, []).append(record)
+        return by_module
 
     def last(self, what: str) -> dict[str, Tensor]:
-        """The values of each module's last record of one kind."""
+        """Return the values of each module's last record of one kind."""
         return {name: records[-1].values for name, records in self.of(what).items()}
 
     def __getitem__(self, place: tuple[int, str]) -> Shaped[Tensor, "*axes"]:
-        """The values of a layer, as in ``seen[17, "heads"]``; negative layers count from the last
-        one captured.
+        """Return the values of a layer, as in ``seen[17, "heads"]``.
+
+        Negative layers count from the last layer that was captured.
         """
-        fits = isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], int)
-        if not fits:
+        if not (isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], int)):
             raise InputError(
                 got=f"seen[{place!r}]",
                 expected="a layer and what it gives",
                 fix='Write seen[17, "heads"].',
             )
         layer, what = place
-        found = [record for records in self.of(what).values() for record in records]
-        layers = sorted({record.layer for record in found})
-        if layer >= 0 or not layers:
-            layer = layer
-        else:
-            layer = layers[-1] + 1 + layer
-        there = [record for record in found if record.layer == layer]
-        if not there:
+        layers = self._layers(what)
+        if layer < 0 and layers:
+            layer += layers[-1] + 1
+        records = [
+            record for record in self.records if record.what == what and record.layer == layer
+        ]
+        if not records:
             raise InputError(
-                f"{what} of layer {layer}",
-                f"what was captured: {self._places(what)}",
-                "Capture it.",
+                got=f"{what} of layer {layer}",
+                expected=f"what was captured: {self._places(what)}",
+                fix="Capture it.",
             )
-        if len(there) != 1:
+        if len(records) != 1:
             raise InputError(
-                got=f"{what} of layer {layer}, of which there are {len(there)}",
+                got=f"{what} of layer {layer}, of which there are {len(records)}",
                 expected="one module and one call",
                 fix=f"Choose among the records of of({what!r}), or use cat({what!r}).",
             )
-        return there[0].values
+        return records[0].values
+
+    def _layers(self, what: str) -> list[int]:
+        """Return the layers of one kind, in ascending order."""
+        records = chain.from_iterable(self.of(what).values())
+        return sorted({record.layer for record in records})
 
     def _places(self, what: str) -> str:
-        """The layers of one kind that there are, or all kinds with their layers."""
+        """Return the captured layers of one kind in words, or all kinds with their layers."""
         kinds = dict.fromkeys(record.what for record in self.records)
         if what in kinds:
             kinds = {what: None}
         parts: list[str] = []
         for kind in kinds:
-            layers = sorted({record.layer for record in self.records if record.what == kind})
-            if len(layers) == 1:
-                named = f"layer {layers[0]}"
-            else:
-                named = f"layers {', '.join(map(str, layers))}"
-            parts.append(f"{kind} of {named}")
+            layers = self._layers(kind)
+            name = "layer" if len(layers) == 1 else "layers"
+            parts.append(f"{kind} of {name} {', '.join(map(str, layers))}")
         return "; ".join(parts) or "nothing yet"
 
     def stack(self, what: str) -> Shaped[Tensor, " layer *axes"]:
-        """The values of all layers, in their order."""
-        layers = sorted({record.layer for records in self.of(what).values() for record in records})
-        if not bool(layers):
+        """Return the values of all layers, in their order."""
+        layers = self._layers(what)
+        if not layers:
             raise InputError(
                 got=f"stack({what!r})",
                 expected="what was captured",
                 fix="Capture it.",
             )
         values = [self[layer, what] for layer in layers]
-        same = all(each.shape == values[0].shape for each in values)
-        if not same:
+        if any(of_layer.shape != values[0].shape for of_layer in values):
             raise InputError(
                 got=f"stack({what!r}) of layers of other shapes",
                 expected="equal shapes",
@@ -285,8 +293,9 @@ class Captured:
         return torch.stack(values)
 
     def cat(self, what: str) -> dict[str, Shaped[Tensor, "*axes"]]:
-        """The values of all calls of each module, one batch after another, as of many prompts."""
-        for name, records in self.of(what).items():
+        """Return the values of all calls of each module, concatenated along the batch axis."""
+        by_module = self.of(what)
+        for name, records in by_module.items():
             shapes = {tuple(record.values.shape[1:]) for record in records}
             if len(shapes) != 1:
                 raise InputError(
@@ -295,12 +304,12 @@ class Captured:
                     fix="Use of().",
                 )
         return {
-            name: torch.cat([each.values for each in records])
-            for name, records in self.of(what).items()
+            name: torch.cat([record.values for record in records])
+            for name, records in by_module.items()
         }
 
     def numpy(self, what: str) -> dict[str, np.ndarray]:
-        """As :meth:`last`, as NumPy arrays."""
+        """Return the values of :meth:`last` as NumPy arrays."""
         return {name: records[-1].numpy() for name, records in self.of(what).items()}
 
     @property

@@ -1,5 +1,4 @@
-"""The QK and OV circuits of heads in a trained model, as products of thin matrices, and how heads
-compose.
+"""QK and OV circuits of trained heads as products of thin matrices, and their composition.
 
 A head reads the residual stream through a norm. With row vectors x, which are the stream divided by
 its root mean square (for a LayerNorm also without its mean)::
@@ -18,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ _SUPPORTED = {
     "attention_cap": None,
     "embedding_norm": False,
 }
-"""Parts of a decoder that are no matrix, and the value that leaves scores products of matrices."""
+"""Options of a decoder, and their only values for which scores are products of matrices."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,8 +57,8 @@ class Circuit:
     right: Float[Tensor, "column rank"]
 
     def __repr__(self) -> str:
-        rank = self.left.shape[1]
-        return f"Circuit: {len(self.left):,} x {len(self.right):,} of rank {rank}, norm {self.norm:.4g}"
+        shape = f"{len(self.left):,} x {len(self.right):,}"
+        return f"Circuit: {shape} of rank {self.left.shape[1]}, norm {self.norm:.4g}"
 
     @property
     def matrix(self) -> Float[Tensor, "row column"]:
@@ -84,9 +84,7 @@ class Circuit:
 
     @property
     def positivity(self) -> float:
-        """Sum of the eigenvalues over the sum of their sizes, in [-1, 1]: 1 for a head that copies
-        what it reads.
-        """
+        """Sum of the eigenvalues over the sum of their sizes, in [-1, 1]; 1 for a copying head."""
         values = self.eigenvalues
         return float(values.real.sum() / values.abs().sum())
 
@@ -116,7 +114,7 @@ class Circuit:
 
 @torch.no_grad()
 def qk_circuit(model: Any, layer: int, head: int, *, distance: int = 0) -> Circuit:
-    """The scores of a head between directions of the residual stream, queries by keys.
+    """Return the scores of a head between directions of the residual stream, queries by keys.
 
     Args:
         model: A pre-norm decoder, as for :func:`~glassformer.observe.lens.logit_lens`.
@@ -127,8 +125,9 @@ def qk_circuit(model: Any, layer: int, head: int, *, distance: int = 0) -> Circu
 
 @torch.no_grad()
 def ov_circuit(model: Any, layer: int, head: int) -> Circuit:
-    """What a head adds to the residual stream for what it reads at a key; arguments as for
-    :func:`qk_circuit`.
+    """Return the contribution of a head to the residual stream for its input at a key.
+
+    Arguments are those of :func:`qk_circuit`.
     """
     return _Reader(model).ov(layer, head)
 
@@ -137,8 +136,9 @@ def ov_circuit(model: Any, layer: int, head: int) -> Circuit:
 def token_vectors(
     model: Any,
 ) -> tuple[Float[Tensor, "vocab hidden"], Float[Tensor, "vocab hidden"]]:
-    """The embedding of each token, and the direction that its logit reads, with the final norm's
-    weight.
+    """Return the embedding of each token, and the direction that its logit reads.
+
+    The latter includes the final norm's weight.
 
     ``qk.between(embedding, embedding)`` is the full QK circuit, ``ov.between(embedding,
     unembedding)`` the full OV circuit; both up to the norms' scales.
@@ -148,12 +148,13 @@ def token_vectors(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Composition(Result):
-    """How much each head reads of what each earlier head writes; NaN for a sender that is not in an
-    earlier layer.
+    """The share of each earlier head's output that each head reads.
+
+    NaN for a sender that is not in an earlier layer.
 
     Args:
-        q, k, v: Of the receiver's queries, keys and values: ``|OV₁ QK₂|``, ``|QK₂ OV₁ᵀ|``, ``|OV₁
-            OV₂|`` over the product of the norms of both, all Frobenius norms.
+        q, k, v: Composition with the receiver's queries, keys and values: ``|OV₁ QK₂|``, ``|QK₂
+            OV₁ᵀ|``, ``|OV₁ OV₂|`` over the product of the norms of both, all Frobenius norms.
         random: Mean and standard deviation of this ratio for random matrices of the same shapes and
             ranks.
     """
@@ -171,7 +172,7 @@ class Composition(Result):
         return Table(senders | receivers, {"q": self.q, "k": self.k, "v": self.v}, ("q", "k", "v"))
 
     def about(self) -> str:
-        """The numbers of heads, and the ratio of random matrices."""
+        """Return the numbers of heads, and the ratio of random matrices."""
         mean, spread = self.random
         return f"{super().about()}\nof random matrices {mean:.3g}, give or take {spread:.2g}"
 
@@ -180,13 +181,14 @@ class Composition(Result):
 def composition_scores(
     model: Any, *, distance: int = 0, samples: int = 50, seed: int = 0
 ) -> Composition:
-    """The composition of every pair of heads; the first two axes are the sender, the others the
-    receiver.
+    """Return the composition of every pair of heads.
+
+    The first two axes are the sender, the others the receiver.
 
     Args:
         model: As for :func:`qk_circuit`.
-        distance: As there, of the receivers' queries and keys.
-        samples: Random pairs for the baseline, drawn with ``seed``.
+        distance: As for :func:`qk_circuit`, between the receivers' queries and keys.
+        samples: Number of random pairs for the baseline, drawn with ``seed``.
     """
     require_positive(samples=samples)
     reader = _Reader(model)
@@ -194,27 +196,30 @@ def composition_scores(
     heads = reader.points[0].heads
     qk = [[reader.qk(layer, head, distance) for head in range(heads)] for layer in range(layers)]
     ov = [[reader.ov(layer, head) for head in range(heads)] for layer in range(layers)]
-    found = torch.full((3, layers, heads, layers, heads), math.nan)
-    for receiver in range(layers):
-        for sender in range(receiver):
-            for first in range(heads):
-                for second in range(heads):
-                    writes = ov[sender][first]
-                    scores = qk[receiver][second]
-                    values = ov[receiver][second]
-                    pairs = (writes, scores), (scores, writes.T), (writes, values)
-                    found[:, sender, first, receiver, second] = torch.tensor(
-                        [_ratio(*pair) for pair in pairs]
-                    )
+    ratios = torch.full((3, layers, heads, layers, heads), math.nan)
+    senders = product(range(layers), range(heads))
+    receivers = list(product(range(layers), range(heads)))
+    for sender_layer, sender_head in senders:
+        writes = ov[sender_layer][sender_head]
+        for layer, head in receivers:
+            if layer > sender_layer:
+                pairs = [
+                    (writes, qk[layer][head]),
+                    (qk[layer][head], writes.T),
+                    (writes, ov[layer][head]),
+                ]
+                ratios[:, sender_layer, sender_head, layer, head] = torch.tensor(
+                    [_ratio(first, second) for first, second in pairs]
+                )
     width, rank = ov[0][0].left.shape
     generator = torch.Generator().manual_seed(seed)
 
-    def drawn() -> Circuit:
+    def random_circuit() -> Circuit:
         return Circuit(*torch.randn(2, width, rank, generator=generator, dtype=torch.float64))
 
-    by_chance = torch.tensor([_ratio(drawn(), drawn()) for _ in range(samples)])
-    q, k, v = found
-    return Composition(q, k, v, (float(by_chance.mean()), float(by_chance.std(unbiased=False))))
+    random = torch.tensor([_ratio(random_circuit(), random_circuit()) for _ in range(samples)])
+    q, k, v = ratios
+    return Composition(q, k, v, (float(random.mean()), float(random.std(unbiased=False))))
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -227,14 +232,14 @@ def _ratio(first: Circuit, second: Circuit) -> float:
 
 def _check_parts(config: DecoderConfig) -> None:
     """Refuse a decoder with parts between the matrices of a circuit."""
-    wrong = [
+    unsupported = [
         f"{name} = {getattr(config, name)!r}"
         for name, value in _SUPPORTED.items()
         if getattr(config, name) != value
     ]
-    if wrong:
+    if unsupported:
         raise InputError(
-            got=f"circuits of a model with {', '.join(wrong)}",
+            got=f"circuits of a model with {', '.join(unsupported)}",
             expected="scores that are products of matrices",
             fix="Use another model.",
         )
@@ -245,8 +250,7 @@ class _Reader:
 
     def __init__(self, model: Any) -> None:
         self._model = model = network_of(model)
-        decoder = not isinstance(model, Encoder | EncoderDecoder)
-        if not decoder:
+        if isinstance(model, Encoder | EncoderDecoder):
             raise InputError(
                 got=f"circuits of {type(model).__name__}",
                 expected="a decoder",
@@ -263,43 +267,42 @@ class _Reader:
         self._centred = isinstance(self._final, nn.LayerNorm)
 
     def vectors(self) -> tuple[Tensor, Tensor]:
+        """Return the embeddings of all tokens, and the directions that their logits read."""
         model: Any = self._model
+        factor = 1.0
         if isinstance(model, Decoder):
-            embedding = model.embedding
-        else:
-            embedding = model.get_input_embeddings()
-        if isinstance(model, Decoder):
+            embedding: Any = model.embedding
             factor = model.config.embedding_scale
         else:
-            factor = 1.0
+            embedding = model.get_input_embeddings()
         device = next(model.parameters()).device
-        embedded = embedding(torch.arange(embedding.num_embeddings, device=device)[None])[0]
-        read = require_linear(
-            self._output, "the output projection", embedded.shape[1], like=embedded
-        ).matrix
-        return _wide(embedded * factor), self._read(self._final, read)
+        tokens = torch.arange(embedding.num_embeddings, device=device)
+        embedded = embedding(tokens[None])[0]
+        width = embedded.shape[1]
+        output = require_linear(self._output, "the output projection", width, like=embedded)
+        return _wide(embedded * factor), self._read(self._final, output.matrix)
 
     def qk(self, layer: int, head: int, distance: int) -> Circuit:
+        """Return the QK circuit of a head."""
         point, head = self._point(layer, head)
         attention: Any = point.module
-        norm, (query, key, _) = self._norm(point), self._projections(point)
+        norm = self._norm(point)
+        query, key, _ = self._projections(point)
+        num_kv_heads = point.heads // point.group
         q = self._read(norm, query.unflatten(0, (point.heads, -1))[head])
-        k = self._read(
-            norm, key.unflatten(0, (point.heads // point.group, -1))[head // point.group]
-        )
-        scale = (
-            getattr(attention, "scaling" if hasattr(attention, "scaling") else "scale", None)
-            or len(q) ** -0.5
-        )
+        k = self._read(norm, key.unflatten(0, (num_kv_heads, -1))[head // point.group])
+        scale_name = "scaling" if hasattr(attention, "scaling") else "scale"
+        scale = getattr(attention, scale_name, None) or len(q) ** -0.5
         if getattr(attention, "key_weights", None) is not None:
             scale = scale * attention.key_weights[head]
         return Circuit(self._rotated(q, point, distance).T * scale, self._rotated(k, point, 0).T)
 
     def ov(self, layer: int, head: int) -> Circuit:
+        """Return the OV circuit of a head."""
         point, head = self._point(layer, head)
-        value = self._projections(point)[2].unflatten(0, (point.heads // point.group, -1))[
-            head // point.group
-        ]
+        _, _, values = self._projections(point)
+        num_kv_heads = point.heads // point.group
+        value = values.unflatten(0, (num_kv_heads, -1))[head // point.group]
         width = value.shape[0] * point.heads
         projection = require_linear(point.out_proj, f"the projection of {point.name}", width).matrix
         writes = _wide(projection).unflatten(1, (point.heads, -1))[:, head]
@@ -312,9 +315,7 @@ class _Reader:
         return point, select("head", head, point.heads)[0]
 
     def _read(self, norm: Any, weight: Tensor) -> Tensor:
-        """Rows of a matrix that reads the normalised stream, as rows that read the stream over its
-        scale.
-        """
+        """Return rows of a matrix after a norm as rows that read the stream over its scale."""
         weight = _wide(weight) * _wide(norm.weight)
         if self._centred:
             return weight - weight.mean(1, keepdim=True)
@@ -324,8 +325,7 @@ class _Reader:
         block: Any = point.block
         names = ("attention_norm", "input_layernorm", "ln_1")
         norm = next(getattr(block, name) for name in names if hasattr(block, name))
-        hooked = other_hooks(norm) or "forward" in vars(norm)
-        if hooked:
+        if other_hooks(norm) or "forward" in vars(norm):
             raise InputError(
                 got=f"the norm before {point.name}, which has hooks",
                 expected="the norm alone",
@@ -335,34 +335,38 @@ class _Reader:
 
     def _projections(self, point: HookPoint) -> tuple[Tensor, Tensor, Tensor]:
         attention: Any = point.module
-        ours = isinstance(attention, GroupedQueryAttention)
-        names: tuple[str, ...] = (
-            ("query", "key", "value") if ours else ("q_proj", "k_proj", "v_proj")
-        )
-        names = ("c_attn",) if hasattr(attention, "c_attn") else names
         width = self._norm(point).weight.shape[0]
-        found = [
-            require_linear(getattr(attention, name), f"{name} of {point.name}", width).matrix
-            for name in names
-        ]
-        query, key, value = found[0].chunk(3) if len(found) == 1 else found
-        return query, key, value
+
+        def matrix(name: str) -> Tensor:
+            module = getattr(attention, name)
+            return require_linear(module, f"{name} of {point.name}", width).matrix
+
+        if hasattr(attention, "c_attn"):
+            query, key, value = matrix("c_attn").chunk(3)
+            return query, key, value
+        if isinstance(attention, GroupedQueryAttention):
+            return matrix("query"), matrix("key"), matrix("value")
+        return matrix("q_proj"), matrix("k_proj"), matrix("v_proj")
 
     def _rotated(self, rows: Tensor, point: HookPoint, position: int) -> Tensor:
-        """The rows of a query or key matrix, rotated as at ``position``, with YaRN's factor."""
-        at = torch.tensor([position], device=rows.device)
+        """Return the rows of a query or key matrix, rotated by ``position``, with YaRN's factor."""
+        positions = torch.tensor([position], device=rows.device)
         if isinstance(self._model, Decoder):
-            rotation = self._model.rotations(lambda rotary: rotary.rotation_at(at), rows)[
-                point.layer
-            ]
+            rotations = self._model.rotations(lambda rotary: rotary.rotation_at(positions), rows)
+            rotation = rotations[point.layer]
             if rotation is not None:
                 attention: Any = point.module
                 return rotate(rows.T[None, :, None], rotation, attention.layout)[0, :, 0].T
         rotary = getattr(getattr(self._model, "model", None), "rotary_emb", None)
         if rotary is not None:
-            cos, sin = (each[..., : len(rows) // 2] for each in rotary(rows, at[None]))
-            return rotate(rows.T[None, :, None], (cos, sin))[0, :, 0].T
+            cos, sin = rotary(rows, positions[None])
+            half = len(rows) // 2
+            rotation = (cos[..., :half], sin[..., :half])
+            return rotate(rows.T[None, :, None], rotation)[0, :, 0].T
         if position != 0:
-            got = f"distance = {position} in {type(self._model).__name__}"
-            raise InputError(got, "a model with rotary positions", "Omit distance.")
+            raise InputError(
+                got=f"distance = {position} in {type(self._model).__name__}",
+                expected="a model with rotary positions",
+                fix="Omit distance.",
+            )
         return rows

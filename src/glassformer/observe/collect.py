@@ -16,8 +16,15 @@ from glassformer.modes import evaluating
 from glassformer.observe import hugging_face
 from glassformer.observe.capture import capture, find_hook_points, network_of
 from glassformer.observe.captured import Captured
-from glassformer.observe.hook_points import Heads, HookPoint, Modules, Selection, choose_points
-from glassformer.observe.module_hooks import Enough, Phase, other_hooks, scope
+from glassformer.observe.hook_points import (
+    Heads,
+    HookPoint,
+    Modules,
+    Selection,
+    choose_points,
+    sites_of,
+)
+from glassformer.observe.module_hooks import ForwardEnded, Phase, other_hooks, scope
 
 
 @torch.no_grad()
@@ -31,50 +38,54 @@ def collect(
     heads: Heads | None = None,
     queries: Selection | None = None,
 ) -> Captured:
-    """What :func:`~glassformer.observe.capture.capture` records of one batch of texts::
+    """Return the records of :func:`~glassformer.observe.capture.capture` for one batch of texts::
 
         seen = collect(lm, ["a text", "another text"], layers=3, queries=-1)
         seen[3, "residual"]     # [text, 1, dim]
 
-    The model runs up to the last block that is asked for: the blocks after it and the logits are
-    not computed. Values are those of the whole run to the last bit. The whole model runs where
-    logits are asked for, within interventions, where its modules have forward hooks of users, and
-    where it is of a class whose blocks may run in another order than that of their layers. It runs
-    in evaluation mode and without gradients.
+    The model runs up to the last requested block: the blocks after it and the logits are not
+    computed. Values are those of a whole run to the last bit. The whole model runs if logits are
+    requested, within interventions, if its modules have forward hooks of users, and if its class
+    may run blocks in another order than that of their layers. It runs in evaluation mode and
+    without gradients.
 
     Args:
-        model: As for :func:`~glassformer.observe.capture.capture`, whose are the other arguments.
-        texts: Of a ``LanguageModel`` a text, or several; or token ids ``[text, position]``, or the
-            arguments of the model by name. Tensors may be on any device.
+        model: As for :func:`~glassformer.observe.capture.capture`, like the other arguments.
+        texts: One or several texts for a ``LanguageModel``; or token ids ``[text, position]``, or
+            the arguments of the model by name. Tensors may be on any device.
         what: One or more kinds of records.
         layers: All layers when None.
 
     Example:
         >>> from glassformer.models import DecoderConfig
         >>> model = Decoder(DecoderConfig(50, 8, 32, 64, 4, 8))
-        >>> collect(model, torch.tensor([[3, 1, 4]]), layers=2)[2, "residual"].shape  # text, position, dim
+        >>> seen = collect(model, torch.tensor([[3, 1, 4]]), layers=2)
+        >>> seen[2, "residual"].shape  # text, position, dim
         torch.Size([1, 3, 32])
 
     Raises:
-        InputError: As capture; and texts as strings for a model without a tokenizer.
+        InputError: As for capture; and strings for a model without a tokenizer.
     """
     network = network_of(model)
-    given = _arguments(model, network, texts)
+    arguments = _arguments(model, network, texts)
     with (
         evaluating(network),
         capture(network, modules, what=what, layers=layers, heads=heads, queries=queries) as seen,
-        scope() as here,
-        suppress(Enough),
+        scope() as hooks,
+        suppress(ForwardEnded),
     ):
         last = _last_block(network, what, modules, layers, heads)
         if last is not None:
-            here.insert(last, "output", _stop, Phase.READ)  # after its records are made
-        network(**given) if isinstance(given, Mapping) else network(given)
+            hooks.insert(last, "output", _stop, Phase.READ)  # after its records are made
+        if isinstance(arguments, Mapping):
+            network(**arguments)
+        else:
+            network(arguments)
     return seen
 
 
 def _stop(values: Tensor, arguments: Any) -> None:
-    raise Enough
+    raise ForwardEnded
 
 
 def _last_block(
@@ -84,16 +95,13 @@ def _last_block(
     layers: Selection | None,
     heads: Heads | None,
 ) -> nn.Module | None:
-    """The block after which all records have been made; None if the whole model has to run."""
+    """Return the block after which all records are made; None if the whole model must run."""
     points = find_hook_points(network)
     blocks = [point for point in points if point.role == "block"]
     # Hooks expect to be called, and an edit that no call reaches is an error.
     if is_edited() or other_hooks(network) or not _runs_in_order(network, blocks):
         return None
-    kinds = (what,) if isinstance(what, str) else what
-    chosen = choose_points(
-        points, ["q" if kind == "inputs" else kind for kind in kinds], modules, layers, heads
-    )
+    chosen = choose_points(points, sites_of(what), modules, layers, heads)
     if any(point.role == "logits" or point.block is None for point in chosen):
         return None
     # An encoder runs before its decoder.
@@ -101,8 +109,9 @@ def _last_block(
 
 
 def _runs_in_order(network: nn.Module, blocks: Sequence[HookPoint]) -> bool:
-    """Whether each block runs once, in the order of layers: of our own models and of known blocks
-    of transformers.
+    """Return whether each block runs once, in the order of layers.
+
+    True for models of glassformer and for known blocks of transformers.
     """
     names = [id(module) for _, module in network.named_modules(remove_duplicate=False)]
     once = all(names.count(id(block.module)) == 1 for block in blocks)
@@ -112,7 +121,7 @@ def _runs_in_order(network: nn.Module, blocks: Sequence[HookPoint]) -> bool:
 
 
 def _arguments(model: Any, network: nn.Module, texts: Any) -> Tensor | dict[str, Any]:
-    """The arguments of a model for these texts, on its device."""
+    """Return the arguments of a model for these texts, on its device."""
     if not isinstance(texts, Tensor | Mapping):
         tokens = getattr(model, "tokens", None)
         if not callable(tokens):
@@ -124,12 +133,10 @@ def _arguments(model: Any, network: nn.Module, texts: Any) -> Tensor | dict[str,
         assert tokens is not None
         texts = tokens(texts if isinstance(texts, str) else list(texts))
     parameter = next(network.parameters(), None)
-    if parameter is None:
-        device = getattr(network, "device", None)
-    else:
-        device = parameter.device
+    device = getattr(network, "device", None) if parameter is None else parameter.device
     if isinstance(texts, Tensor):
         return texts.to(device)
     return {
-        name: each.to(device) if isinstance(each, Tensor) else each for name, each in texts.items()
+        name: value.to(device) if isinstance(value, Tensor) else value
+        for name, value in texts.items()
     }

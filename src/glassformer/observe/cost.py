@@ -1,4 +1,4 @@
-"""What a call costs: its floating-point operations as torch counts them, and its peak memory."""
+"""Measure the cost of a call: floating-point operations, as torch counts them, and peak memory."""
 
 import os
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from glassformer.errors import InputError
 
 
 def count_operations(call: Callable[[], object]) -> int:
-    """The floating-point operations of ``call``, as torch's ``FlopCounterMode`` counts them: matrix
-    products alone.
+    """Return the number of floating-point operations of ``call`` in matrix products.
 
-    A multiplication and an addition are two operations. Norms, softmax, activations, rotation and
-    embeddings grow no faster than the products and do not count. A causal kernel may skip forbidden
-    pairs; they are counted all the same. Formulas are added for operators that the counter would
-    silently count as 0: the fused attention on the CPU, grouped products of experts, products with
-    a single vector, and those added in place. The C++ library, which the counter cannot see, does
-    not run meanwhile.
+    torch's ``FlopCounterMode`` counts them. A multiplication and an addition are two operations.
+    Norms, softmax, activations, rotation and embeddings grow no faster than the products and do not
+    count. Forbidden pairs of causal attention count, although a kernel may skip them.
+
+    Formulas are added for operators that the counter would silently count as 0: the fused attention
+    on the CPU, grouped products of experts, products with a single vector, and products that are
+    added in place. The C++ library, which the counter cannot see, does not run meanwhile.
     """
     with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
         call()
@@ -48,18 +48,17 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
         lambda x, weights, indices, gate, *_, **__: 6 * weights[0] * weights[1] * gate[1] * gate[2]
     ),
 }
-"""From the shapes of an operator's arguments to its operations."""
+"""Maps the shapes of an operator's arguments to its number of operations."""
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """The peak of the bytes that torch allocates on the CPU while ``call`` runs, beyond those held
-    before.
+    """Return the peak of the bytes that torch allocates on the CPU during ``call``.
 
-    ``call`` runs once before as a warm-up. The profiler reports each allocation and release, so the
-    number is the same every time, unlike a process's resident memory.
+    Bytes held before do not count. ``call`` runs once before as a warm-up. The profiler reports
+    each allocation and release, so the number is the same every time, unlike a process's resident
+    memory.
     """
-    # The profiler reads this when it is first used; without it, its log lines appear in a command's
-    # output.
+    # The profiler reads this at its first use; otherwise it logs into the output of commands.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from torch.profiler import ProfilerActivity, profile
 
@@ -67,14 +66,13 @@ def peak_bytes(call: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = call()
     del result
+    events = []
     if profiler.profiler is not None:
-        recorded = profiler.profiler.kineto_results.events()
-    else:
-        recorded = []
+        events = profiler.profiler.kineto_results.events()
     changes = sorted(
-        (event.start_ns(), event.nbytes()) for event in recorded if event.name() == "[memory]"
+        (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
     )
-    if len(changes) <= 0:
+    if not changes:
         raise InputError(
             got="a call that allocates nothing",
             expected="work on the CPU",

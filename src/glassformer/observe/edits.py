@@ -1,9 +1,8 @@
-"""What an intervention changes: a site of the model, the part of it that is meant, and the new
-value.
-"""
+"""Edits for interventions: a site of the model, the part of it to change, and the new value."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import torch
@@ -13,41 +12,44 @@ from torch import Tensor
 from glassformer.errors import InputError
 from glassformer.observe.captured import AXES, Captured, Record
 from glassformer.observe.hook_points import Heads, HookPoint, Modules, Selection, select
+from glassformer.observe.positions import from_start
 from glassformer.observe.site_names import meant_site
 
 SITES = tuple(kind for kind in AXES if kind not in ("sinks", "choices", "shares"))
 """The kinds of :func:`~glassformer.observe.capture.capture` that can be changed."""
 
 Labels = dict[str, tuple[int, ...]]
-"""The chosen indices on the axes "batch", "head", "query" and "key" of the tensor that is changed,
-in their order; and
-one number each: "rows", the texts of the call, and "length", the positions of its text by then.
+"""Labels of the tensor that is changed: the chosen indices on its axes "batch", "head", "query" and
+"key", in their order; and two single numbers.
+
+"rows" is the number of texts of the call, "length" that of positions of the text so far.
 """
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of a running model; made by the functions of this module, used by
-    :func:`~glassformer.observe.intervene.intervene`.
+    """One change of a running model, for :func:`~glassformer.observe.intervene.intervene`.
+
+    The functions of this module make edits.
 
     Args:
         site: One of :data:`SITES`.
-        change: From the chosen part of the tensor, its hook point and its labels to the new value,
-            which may be broadcast. It must not write into its argument.
+        change: Takes the chosen part of the tensor, its hook point and its labels, and returns the
+            new value, which may be broadcast. It must not write into its argument.
         modules: As for ``capture``.
         layers: As for ``capture``: in an encoder-decoder of both stacks, unless ``modules`` names
-            those of one.
-        heads: As for ``capture``; of ``k`` and ``v`` key-value heads. Here and below values are in
-            the order of the selection.
+            modules of one.
+        heads: As for ``capture``; key-value heads for ``k`` and ``v``. Here and below values are
+            in the order of the selection.
         queries: Positions of the text, for all sites but ``k`` and ``v``; negative ones count from
             the newest.
         keys: Positions of the text (of the memory, in cross-attention), for ``k``, ``v``,
             ``scores`` and ``weights``.
         examples: Rows of the batch.
-        experts: For ``router`` and ``experts``.
+        experts: Indices of experts, for ``router`` and ``experts``.
         run: The run whose values are used, which must be one of the same model.
         elementwise: Whether each number changes without regard to the others. Only then may
-            ``change`` give weights to keys that the model masks, which keep 0.
+            ``change`` give weights to keys that the model masks; these keep 0.
     """
 
     site: str
@@ -65,18 +67,14 @@ class Edit:
     def __post_init__(self) -> None:
         if self.site not in SITES:
             raise InputError(
-                f"site = {self.site!r}", f"one of {', '.join(SITES)}", meant_site(self.site, SITES)
+                got=f"site = {self.site!r}",
+                expected=f"one of {', '.join(SITES)}",
+                fix=meant_site(self.site, SITES),
             )
         axes = AXES[self.site]
-        for name, axis in (
-            ("heads", "head"),
-            ("queries", "query"),
-            ("keys", "key"),
-            ("experts", "expert"),
-        ):
-            given = getattr(self, name) is not None
-            fits = axis in axes or (name == "experts" and self.site == "experts")
-            if given and not fits:
+        for name, axis in _AXIS_OF_SELECTION.items():
+            has_axis = axis in axes or (name == "experts" and self.site == "experts")
+            if getattr(self, name) is not None and not has_axis:
                 raise InputError(
                     got=f"{name} of the site {self.site}, which has the axes {', '.join(axes)}",
                     expected="a selection on one of these axes",
@@ -84,16 +82,15 @@ class Edit:
                 )
 
 
+_AXIS_OF_SELECTION = {"heads": "head", "queries": "query", "keys": "key", "experts": "expert"}
+
+
 class MaskEdit(Edit):
-    """An edit of scores that gives -inf or 0, which the kernel's mask makes: no scores are in
-    memory.
-    """
+    """An edit of scores to -inf or 0 by the kernel's mask, without scores in memory."""
 
 
 class FactorEdit(Edit):
-    """An edit that multiplies: what is 0, such as the weight of a key that the model masks, stays
-    0.
-    """
+    """An edit that multiplies: zeros stay 0, such as weights of keys that the model masks."""
 
 
 class SinkEdit(Edit):
@@ -103,22 +100,19 @@ class SinkEdit(Edit):
 def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any) -> Edit:
     """Replace the chosen part of a site by ``function`` of it; ``where``: see :class:`Edit`.
 
-    ``function`` receives a copy with the site's axes (see ``capture``) and returns what can be
-    broadcast to it. The
-    site ``experts`` is an exception: it receives ``[choice, dim]``, a row for each token that chose
-    the expert. Calls
-    with equal values must give equal values: a capture of what follows from the site may call it
-    once more. Of ``weights``, it must give 0 for keys that the model masks, whose weights are 0.
+    ``function`` receives a copy with the site's axes (see ``capture``) and returns a value that can
+    be broadcast to it. For the site ``experts`` it receives ``[choice, dim]``, a row for each token
+    that chose the expert. Calls with equal values must return equal values, because a capture of a
+    later site may call it once more. For ``weights``, it must return 0 for keys that the model
+    masks.
     """
 
     def changed(values: Tensor, point: HookPoint, labels: Labels) -> Tensor | float:
         new = function(values.clone())
         if not isinstance(new, Tensor | float | int):
+            kind = type(new).__name__
             raise InputError(
-                got=(
-                    f"a change of {site} at {point.name} whose function returns "
-                    f"{type(new).__name__}"
-                ),
+                got=f"a change of {site} at {point.name} whose function returns {kind}",
                 expected="a tensor or a number",
                 fix="Return the new value.",
             )
@@ -128,7 +122,7 @@ def change(site: str, function: Callable[[Tensor], Tensor | float], **where: Any
 
 
 def zero(site: str, **where: Any) -> Edit:
-    """Set to 0: zero ablation. Of ``router``, which is probabilities, that forbids the expert."""
+    """Set to 0: zero ablation. A probability of 0 in ``router`` forbids the expert."""
     return _edit(
         site,
         lambda values, point, labels: torch.zeros_like(values),
@@ -149,7 +143,7 @@ def scale(site: str, factor: Float[Tensor, "..."] | float | int, **where: Any) -
 
 
 def add(site: str, vector: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
-    """Add a vector, or anything that can be broadcast: steering."""
+    """Add a vector, or a tensor that can be broadcast: steering."""
     _require_numbers(f"a vector for {site}", vector)
 
     def added(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
@@ -161,12 +155,14 @@ def add(site: str, vector: Float[Tensor, "..."] | float | int, **where: Any) -> 
 def _broadcast(
     name: str, value: Tensor | float | int, values: Tensor, where: str
 ) -> Tensor | float | int:
-    """``value`` in the type of ``values``, to which it can be broadcast."""
+    """Return ``value`` in the dtype of ``values``, to which it must be possible to broadcast it."""
     if not isinstance(value, Tensor):
         return value
-    ends = zip(reversed(value.shape), reversed(values.shape), strict=False)
-    fits = value.dim() <= values.dim() and all(size in (1, whole) for size, whole in ends)
-    if not fits or value.is_complex():
+    sizes = zip(reversed(value.shape), reversed(values.shape), strict=False)
+    can_broadcast = value.dim() <= values.dim() and all(
+        size in (1, full_size) for size, full_size in sizes
+    )
+    if not can_broadcast or value.is_complex():
         raise InputError(
             got=f"{name} of {value.dtype} and shape {list(value.shape)} for {where}",
             expected=f"what can be broadcast to {list(values.shape)}",
@@ -176,8 +172,9 @@ def _broadcast(
 
 
 def put(site: str, value: Float[Tensor, "..."] | float | int, **where: Any) -> Edit:
-    """Replace by ``value``, which is broadcast, in the order of the selections; of ``weights``, it
-    forces an attention pattern, in which keys that the model masks keep 0.
+    """Replace by ``value``, which is broadcast, in the order of the selections.
+
+    For ``weights``, it forces an attention pattern, in which keys that the model masks keep 0.
     """
     return _edit(site, lambda values, point, labels: value, where, elementwise=True)
 
@@ -185,15 +182,15 @@ def put(site: str, value: Float[Tensor, "..."] | float | int, **where: Any) -> E
 def patch(
     site: str, run: Captured, *, positions: Mapping[int, int] | None = None, **where: Any
 ) -> Edit:
-    """Replace by what another run computed at the same place: activation patching.
+    """Replace by the values of another run at the same place: activation patching.
 
     Args:
-        site: The site, which ``run`` has captured for all that ``where`` names.
-        run: A capture of a run of the same model, with one call for each position: of as many texts
-            as are edited, of all texts of the batch, from which the edited ones are taken, or of
+        site: The site, which ``run`` has captured for everything that ``where`` selects.
+        run: A capture of a run of the same model, with one call for each position. It has as many
+            texts as are edited; or all texts of the batch, from which the edited ones are taken; or
             one text for all.
-        positions: From positions of the texts that are edited to those of ``run``, instead of
-            ``queries`` or ``keys``, for runs of texts of another length; negative ones count from
+        positions: Maps positions of the edited texts to positions of ``run``, instead of
+            ``queries`` or ``keys``, for runs of texts of another length. Negative ones count from
             the end.
         where: See :class:`Edit`.
     """
@@ -210,79 +207,101 @@ def patch(
         where[selector] = tuple(positions)
 
     def taken(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
-        asked = labels[axis]
-        (rows,), (length,) = labels["rows"], labels["length"]
+        (num_texts,) = labels["rows"]
+        (length,) = labels["length"]
         got = f"a patch of {site} at {point.name}"
-        records = run.of(site).get(point.name, [])
-        if not bool(records):
+        records = _records_of(run, site, point, got)
+        places = labels[axis]
+        if positions is None:
+            record = _record_with(records, axis, places, length, got)
+        else:
+            source_length = max(record.length for record in records if record.length is not None)
+            source = _source_places(positions, length, source_length, got)
+            places = tuple(source[place] for place in places)
+            record = _record_with(records, axis, places, None, got)
+        patched = _select(record.values, record, axis, places, got)
+        patched = _select(patched, record, "head", labels.get("head"), got)
+        if len(patched) == num_texts:
+            patched = _picked(patched, 0, labels["batch"])
+        if patched.shape[1:] != values.shape[1:] or len(patched) not in (1, len(values)):
             raise InputError(
-                got=got,
-                expected=f"a capture of it: {sorted(run.of(site))}",
-                fix=_CAPTURE,
-            )
-        lengths = {record.length for record in records}
-        if positions is not None:
-            total = max(length for length in lengths if length is not None)
-            source = {
-                place + length if place < 0 else place: there for place, there in positions.items()
-            }
-            wrong = [there for there in source.values() if not -total <= there < total]
-            was = f"{got} from positions {wrong} of a text of {total}"
-            if wrong:
-                raise InputError(
-                    got=was,
-                    expected=f"numbers from {-total} to {total - 1}",
-                    fix="Choose among these.",
-                )
-            was = f"{got}, positions = {dict(positions)}, of which two keys are one position of {length}"
-            if len(source) != len(positions):
-                raise InputError(
-                    got=was,
-                    expected="one source for each position",
-                    fix="Omit one of them.",
-                )
-            source = {place: there % total for place, there in source.items()}
-            asked = tuple(source[each] for each in asked)
-        having = [record for record in records if set(asked) <= set(_places(record, axis))]
-        missing = [
-            each for each in asked if all(each not in _places(record, axis) for record in records)
-        ]
-        if not bool(having):
-            raise InputError(
-                got=f"{got}, {axis} {missing or asked}",
-                expected=f"{axis} in {_places(records[-1], axis)}",
-                fix=_CAPTURE,
-            )
-        equal = [record for record in having if positions is not None or record.length == length]
-        if not bool(equal):
-            raise InputError(
-                got=(
-                    f"{got} in a text of {length} positions from one of "
-                    f"{sorted(map(str, lengths))[0]}"
-                ),
-                expected="texts of equal length",
-                fix="Say which position is which: positions={here: there}.",
-            )
-        if len(equal) != 1:
-            raise InputError(
-                got=f"{got} from a capture of {len(equal)} calls with these positions",
-                expected="one of them",
-                fix="Capture the run that is meant alone.",
-            )
-        found = _chosen(equal[0].values, equal[0], axis, asked, got)
-        found = _chosen(found, equal[0], "head", labels.get("head"), got)
-        if len(found) == rows:
-            found = _picked(found, 0, labels["batch"])
-        fits = found.shape[1:] == values.shape[1:] and len(found) in (1, len(values))
-        if not fits:
-            raise InputError(
-                got=f"{got} of shape {list(found.shape)}",
+                got=f"{got} of shape {list(patched.shape)}",
                 expected=f"{list(values.shape)}, or one example",
                 fix="Run both on as many texts, or one for all.",
             )
-        return found
+        return patched
 
     return _edit(site, taken, where, run=run)
+
+
+def _records_of(run: Captured, site: str, point: HookPoint, got: str) -> list[Record]:
+    """Return the records of a site at a hook point; refuse a run without any."""
+    by_module = run.of(site)
+    if point.name not in by_module:
+        raise InputError(
+            got=got,
+            expected=f"a capture of it: {sorted(by_module)}",
+            fix=_CAPTURE,
+        )
+    return by_module[point.name]
+
+
+def _source_places(
+    positions: Mapping[int, int], length: int, source_length: int, got: str
+) -> dict[int, int]:
+    """Return ``positions`` with both sides counted from the start of their text."""
+    out_of_range = [
+        place for place in positions.values() if not -source_length <= place < source_length
+    ]
+    if out_of_range:
+        raise InputError(
+            got=f"{got} from positions {out_of_range} of a text of {source_length}",
+            expected=f"numbers from {-source_length} to {source_length - 1}",
+            fix="Choose among these.",
+        )
+    source = {
+        from_start(place, length): source_place % source_length
+        for place, source_place in positions.items()
+    }
+    if len(source) != len(positions):
+        mapping = dict(positions)
+        raise InputError(
+            got=f"{got}, positions = {mapping}, of which two keys are one position of {length}",
+            expected="one source for each position",
+            fix="Omit one of them.",
+        )
+    return source
+
+
+def _record_with(
+    records: Sequence[Record], axis: str, places: Sequence[int], length: int | None, got: str
+) -> Record:
+    """Return the only record with these positions, of a text of ``length`` unless it is None."""
+    candidates = [record for record in records if set(places) <= set(_places(record, axis))]
+    if not candidates:
+        captured = set(chain.from_iterable(_places(record, axis) for record in records))
+        missing = [place for place in places if place not in captured]
+        raise InputError(
+            got=f"{got}, {axis} {missing or places}",
+            expected=f"{axis} in {_places(records[-1], axis)}",
+            fix=_CAPTURE,
+        )
+    if length is not None:
+        candidates = [record for record in candidates if record.length == length]
+    if not candidates:
+        shortest = min(str(record.length) for record in records)
+        raise InputError(
+            got=f"{got} in a text of {length} positions from one of {shortest}",
+            expected="texts of equal length",
+            fix="Say which position is which: positions={here: there}.",
+        )
+    if len(candidates) != 1:
+        raise InputError(
+            got=f"{got} from a capture of {len(candidates)} calls with these positions",
+            expected="one of them",
+            fix="Capture the run that is meant alone.",
+        )
+    return candidates[0]
 
 
 Over = Literal["all", "position"]
@@ -291,16 +310,16 @@ Over = Literal["all", "position"]
 def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) -> Edit:
     """Replace by the mean of a reference run: mean ablation.
 
-    A reference run with padding is refused, since padding would count: give it texts of one length,
-    or one by one.
+    A reference run with padding is refused, since padding would count: use texts of one length, or
+    one text at a time.
 
     Args:
         site: As for :func:`patch`.
         run: A capture of a run of the same model.
-        over: ``"position"``: over the texts, for each position its own; the run has texts of the
-            length that is edited. ``"all"``, or None: over the texts and positions of all calls.
-            Many real models have values at the first position that are hundreds of times as large
-            as others; None is refused where it is more than 10 times.
+        over: ``"position"`` is a mean over texts for each position; the run then needs texts of the
+            edited length. ``"all"`` and None are a mean over texts and positions of all calls. In
+            many models the first position has values hundreds of times as large as the others;
+            None is refused if they are more than 10 times as large.
         where: See :class:`Edit`.
     """
     _check_run("a mean", site, run)
@@ -314,68 +333,67 @@ def mean(site: str, run: Captured, *, over: Over | None = None, **where: Any) ->
 
     def averaged(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         got = f"a mean of {site} at {point.name}"
-        records = run.of(site).get(point.name, [])
-        if not bool(records):
-            raise InputError(
-                got=got,
-                expected=f"a capture of it: {sorted(run.of(site))}",
-                fix=_CAPTURE,
-            )
-        fix = "Give the reference run texts of one length, or one text at a time."
-        if any(each.padded for each in records):
+        records = _records_of(run, site, point, got)
+        if any(record.padded for record in records):
             raise InputError(
                 got=f"{got} from texts with padding",
                 expected="no padding",
-                fix=fix,
+                fix="Give the reference run texts of one length, or one text at a time.",
             )
         record = records[-1]
-        across = record.axes.index(axis)
+        dim = record.axes.index(axis)
         if over == "position":
-            length = labels["length"][0]
-            for each in records:
-                whole = each.length == length and tuple(_places(each, axis)) == tuple(range(length))
-                was = f"{got} for each of {length} positions, from a text of {each.length}"
-                fix = "Use texts of equal length, or over='all'."
-                if not whole:
-                    raise InputError(
-                        got=was,
-                        expected="a reference of the same length, captured whole",
-                        fix=fix,
-                    )
-            found = torch.cat([each.values for each in records]).mean(0, keepdim=True)
-            found = _picked(found, across, labels[axis])
+            _check_whole(records, axis, labels["length"][0], got)
+            mean = torch.cat([record.values for record in records]).mean(0, keepdim=True)
+            mean = _picked(mean, dim, labels[axis])
         else:
             if over is None:
                 _check_first(records, axis, got)
-            rows = [each.values.transpose(1, across).flatten(0, 1) for each in records]
-            found = torch.cat(rows).mean(0, keepdim=True).unsqueeze(across)
-        return _chosen(found, record, "head", labels.get("head"), got)
+            rows = [record.values.transpose(1, dim).flatten(0, 1) for record in records]
+            mean = torch.cat(rows).mean(0, keepdim=True).unsqueeze(dim)
+        return _select(mean, record, "head", labels.get("head"), got)
 
     return _edit(site, averaged, where, run=run)
 
 
-def _check_first(records: Sequence[Record], axis: str, got: str) -> None:
-    first: list[Tensor] = []
-    others: list[Tensor] = []
+def _check_whole(records: Sequence[Record], axis: str, length: int, got: str) -> None:
+    """Refuse records that do not hold all positions of texts of ``length``."""
     for record in records:
-        for place, values in zip(
-            _places(record, axis), record.values.unbind(record.axes.index(axis)), strict=True
-        ):
-            (others if place else first).append(values.detach().double().square().mean())
-    if first and others:
-        factor = float((torch.stack(first).mean() / torch.stack(others).mean()).sqrt())
-        if factor > _FIRST:
+        if record.length != length or tuple(_places(record, axis)) != tuple(range(length)):
             raise InputError(
-                got=(
-                    f"{got} over all positions, of which the first is {factor:.0f} times as large "
-                    "as the others"
-                ),
-                expected="a mean in which no position drowns the others",
-                fix="Pass over='position', or over='all' if that is meant.",
+                got=f"{got} for each of {length} positions, from a text of {record.length}",
+                expected="a reference of the same length, captured whole",
+                fix="Use texts of equal length, or over='all'.",
             )
 
 
-_FIRST = 10
+def _check_first(records: Sequence[Record], axis: str, got: str) -> None:
+    """Refuse records whose values at the first position would dominate a mean over positions."""
+    first: list[Tensor] = []
+    others: list[Tensor] = []
+    for record in records:
+        by_place = record.values.unbind(record.axes.index(axis))
+        for place, values in zip(_places(record, axis), by_place, strict=True):
+            size = values.detach().double().square().mean()
+            if place == 0:
+                first.append(size)
+            else:
+                others.append(size)
+    if not first or not others:
+        return
+    ratio = float((torch.stack(first).mean() / torch.stack(others).mean()).sqrt())
+    if ratio > _MAX_RATIO:
+        raise InputError(
+            got=(
+                f"{got} over all positions, of which the first is {ratio:.0f} times as large as "
+                "the others"
+            ),
+            expected="a mean in which no position drowns the others",
+            fix="Pass over='position', or over='all' if that is meant.",
+        )
+
+
+_MAX_RATIO = 10
 
 
 def _across(site: str) -> str:
@@ -383,35 +401,36 @@ def _across(site: str) -> str:
 
 
 def _places(record: Record, axis: str) -> Sequence[int]:
-    found = record.keys if axis == "key" else record.queries
-    assert found is not None
-    return found
+    places = record.keys if axis == "key" else record.queries
+    assert places is not None
+    return places
 
 
-def _chosen(
-    values: Tensor, record: Record, axis: str, chosen: Sequence[int] | None, got: str
+def _select(
+    values: Tensor, record: Record, axis: str, selected: Sequence[int] | None, got: str
 ) -> Tensor:
-    """The chosen heads or positions of a record's values, in their order."""
-    there = record.heads if axis == "head" else _places(record, axis)
-    if chosen is None or there is None:
+    """Return the selected heads or positions of a record's values, in their order."""
+    labels = record.heads if axis == "head" else _places(record, axis)
+    if selected is None or labels is None:
         return values
-    missing = [each for each in chosen if each not in there]
+    missing = [label for label in selected if label not in labels]
     if missing:
         raise InputError(
             got=f"{got}, {axis} {missing}",
-            expected=f"{axis} in {there}",
+            expected=f"{axis} in {labels}",
             fix=_CAPTURE,
         )
-    return _picked(values, record.axes.index(axis), [there.index(each) for each in chosen])
+    return _picked(values, record.axes.index(axis), [labels.index(label) for label in selected])
 
 
-def _picked(values: Tensor, dim: int, places: Sequence[int]) -> Tensor:
-    return values.index_select(dim, torch.tensor(list(places), device=values.device))
+def _picked(values: Tensor, dim: int, indices: Sequence[int]) -> Tensor:
+    return values.index_select(dim, torch.tensor(list(indices), device=values.device))
 
 
 def forbid(queries: Selection | None = None, keys: Selection | None = None, **where: Any) -> Edit:
-    """Forbid that ``queries`` attend to ``keys``, of which one has to see another. It is a mask of
-    the fused kernel.
+    """Forbid ``queries`` to attend to ``keys``, by a mask of the fused kernel.
+
+    At least one of the queries must otherwise see one of the keys.
     """
     _require_selections("scores", where)
     return MaskEdit("scores", infinite, queries=queries, keys=keys, **where)
@@ -425,15 +444,13 @@ def remove_sinks(
 
 
 def force_experts(experts: Selection, **where: Any) -> Edit:
-    """Route to these experts alone, weighed by the router's own scores; the chosen ``queries``
-    only.
-    """
+    """Route the chosen ``queries`` to these experts alone, weighted by the router's own scores."""
 
-    def kept(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
+    def forced(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
         chosen = torch.tensor(select("experts", experts, values.shape[-1]), device=values.device)
         return torch.zeros_like(values).index_copy(2, chosen, values.index_select(2, chosen))
 
-    return _edit("router", kept, where)
+    return _edit("router", forced, where)
 
 
 _SELECTIONS = ("modules", "layers", "heads", "queries", "keys", "examples", "experts")
@@ -444,10 +461,10 @@ def _edit(
     change: Callable[[Tensor, HookPoint, Labels], Tensor | float],
     where: Any,
     kind: type[Edit] = Edit,
-    **own: Any,
+    **fields: Any,
 ) -> Edit:
     _require_selections(site, where)
-    return kind(site, change, **own, **where)
+    return kind(site, change, **fields, **where)
 
 
 def _require_selections(site: str, where: Any) -> None:
@@ -461,8 +478,7 @@ def _require_selections(site: str, where: Any) -> None:
 
 
 def _require_numbers(what: str, value: Any) -> None:
-    known = isinstance(value, float | int) or hasattr(value, "__array__")
-    if not known:
+    if not isinstance(value, float | int) and not hasattr(value, "__array__"):
         raise InputError(
             got=f"{what} of type {type(value).__name__}",
             expected="a tensor or a number",
@@ -486,7 +502,7 @@ def _check_run(name: str, site: str, run: Captured) -> None:
 
 
 def infinite(values: Tensor, point: HookPoint, labels: Labels) -> Tensor:
-    """The change of :func:`forbid`, the same for all heads and examples."""
+    """Return the change of :func:`forbid`, the same for all heads and examples."""
     return torch.full_like(values, -torch.inf)
 
 

@@ -1,6 +1,4 @@
-"""Hook points: the modules of a model whose computation can be captured, and how to select among
-them.
-"""
+"""Hook points: the modules of a model whose computation can be captured, and their selection."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +20,11 @@ from glassformer.observe.site_names import meant_site
 
 Role = Literal["attention", "block", "ffn", "experts", "embedding", "logits"]
 Where = Literal["input", "output", "first input", "first output"]
-"""Where a tensor is read or replaced: at a module's input or output, after its other hooks or
-before them.
-"""
+"""Place of a tensor: a module's input or output, after its other hooks or before them ("first")."""
 
 Selection = int | slice | Sequence[int]
-"""Indices; negative ones count from the end. Values are in the order of the indices; a repeated one
-counts once.
+"""Indices; negative ones count from the end. Values are in the order of the indices, and repeated
+indices count once.
 """
 Heads = Selection | Mapping[int, Selection] | Mapping[str, Selection]
 """Heads of every attention, or of each layer, or of each module."""
@@ -36,20 +32,21 @@ Modules = Sequence[str] | Callable[[str, nn.Module], bool]
 """Names of modules in ``model.named_modules()``, or a predicate on name and module."""
 
 Routed = tuple[Tensor, Tensor, Tensor]
-"""Probabilities of all experts, indices of the chosen ones and their routing weights; all [batch,
-position, ...].
+"""Probabilities of all experts, indices of the chosen experts and their routing weights.
+
+All are [batch, position, ...].
 """
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HookPoint:
-    """A module whose computation can be captured; of a class for each role of such a module.
+    """A module whose computation can be captured; each role of such a module has a subclass.
 
     Args:
         name: Its name in ``model.named_modules()``.
         module: The module.
         layer: Index of its block in its stack.
-        block: The block that contains it; None of logits, and of an attention that stands alone.
+        block: The block that contains it; None for logits and for an attention outside of blocks.
         source: Whether it belongs to the encoder of an encoder-decoder.
     """
 
@@ -61,25 +58,25 @@ class HookPoint:
 
     role: ClassVar[Role]
     sites: ClassVar[Mapping[str, tuple[str, Where]]]
-    """The kinds of records that are captured here: the field that holds their module, and where."""
+    """The sites that can be captured: for each, the field that holds its module, and the place."""
 
     @property
     def cross(self) -> bool:
-        """Whether it is an attention whose keys are another text's."""
+        """True for an attention whose keys belong to another text."""
         return False
 
     @property
     def sinks(self) -> bool:
-        """Whether it is an attention whose softmax has sinks."""
+        """True for an attention whose softmax has sinks."""
         return False
 
     def place(self, site: str) -> tuple[nn.Module | None, Where]:
-        """The module at which a site is read or changed, if there is one, and where."""
+        """Return the module at which a site is read or changed, if there is one, and where."""
         field, where = self.sites[site]
         return getattr(self, field), where
 
     def has(self, site: str) -> bool:
-        """Whether a site can be captured here."""
+        """Return whether a site can be captured here."""
         return self.place(site)[0] is not None
 
 
@@ -88,7 +85,7 @@ class AttentionPoint(HookPoint):
     """An attention.
 
     Args:
-        kind: Whether its keys are the text of its queries, or another one.
+        kind: "self" if keys and queries are of one text, "cross" if they are of two.
         heads: Query heads.
         group: Query heads for each key-value head.
         has_sinks: Whether its softmax has sinks.
@@ -124,16 +121,16 @@ class AttentionPoint(HookPoint):
 
     @property
     def cross(self) -> bool:
-        """Whether its keys are another text's."""
+        """True if the keys belong to another text than the queries."""
         return self.kind == "cross"
 
     @property
     def sinks(self) -> bool:
-        """Whether its softmax has sinks."""
+        """True if the softmax has sinks."""
         return self.has_sinks
 
     def has(self, site: str) -> bool:
-        """Whether a site can be captured here; sinks are none that every attention has."""
+        """Return whether a site can be captured here; some attentions have no sinks."""
         return self.sinks if site == "sinks" else super().has(site)
 
 
@@ -162,7 +159,7 @@ class BlockPoint(HookPoint):
     )
 
     def place(self, site: str) -> tuple[nn.Module | None, Where]:
-        """The module at which a site is read or changed, if there is one, and where."""
+        """Return the module at which a site is read or changed, if there is one, and where."""
         if site == "residual_between" and self.pre_norm:
             return self.between, "first input"
         return super().place(site)
@@ -170,11 +167,12 @@ class BlockPoint(HookPoint):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FeedForwardPoint(HookPoint):
-    """A feed-forward network, or a mixture of experts as one; its output is added to the residual
-    stream.
+    """A feed-forward network, or a mixture of experts as a whole.
+
+    The output of its module is added to the residual stream.
 
     Args:
-        reads: The module whose input is what it reads.
+        reads: The module whose input is the network's input.
         down_proj: The last projection of a dense network, whose input is the neurons after their
             activation.
     """
@@ -197,10 +195,10 @@ class MixturePoint(HookPoint):
     """A mixture of experts.
 
     Args:
-        experts: Their number.
+        experts: Number of experts.
         gate: The module whose output, or the first part of it, is the scores of all experts.
-        route: The routing of an input.
-        expert_outputs: The output of each chosen expert, from the input and the choices.
+        route: Computes the routing of an input.
+        expert_outputs: Computes the output of each chosen expert from the input and the choices.
         post_norm: Whether a norm stands between the sum over experts and the stream.
     """
 
@@ -234,8 +232,8 @@ class LogitsPoint(HookPoint):
     """The module that computes the logits.
 
     Args:
-        owner: Of ``transformers``: the module whose argument ``logits_to_keep`` chooses their
-            positions.
+        owner: In a model of ``transformers``, the module whose argument ``logits_to_keep`` chooses
+            the positions that have logits; None otherwise.
     """
 
     owner: nn.Module | None
@@ -261,20 +259,18 @@ Point = TypeVar("Point", bound=HookPoint)
 
 
 def of_kind(points: Iterable[HookPoint], kind: type[Point]) -> list[Point]:
-    """Return those of some hook points that are of one class."""
+    """Return the hook points that are of one class."""
     return [point for point in points if isinstance(point, kind)]
 
 
 def has_post_norm(points: Iterable[HookPoint]) -> bool:
-    """Return whether a norm stands after one of the attentions or mixtures, before the residual
-    stream.
-    """
+    """Return whether a norm follows an attention or mixture before the residual stream."""
     parts = (point for point in points if isinstance(point, AttentionPoint | MixturePoint))
     return any(part.post_norm for part in parts)
 
 
 def own_points(model: nn.Module) -> Iterator[HookPoint]:
-    """Yield every hook point of a model made of glassformer's layers, in the order of its modules."""
+    """Yield every hook point of a model of glassformer's layers, in the order of its modules."""
     two_stacks = any(_crosses(module) for module in model.modules())
     blocks: dict[str, tuple[Block, int]] = {}
     lone_attentions = 0
@@ -284,14 +280,13 @@ def own_points(model: nn.Module) -> Iterator[HookPoint]:
             blocks[name] = module, layer
             yield from _points_of_block(name, module, layer, two_stacks and not _crosses(module))
         elif isinstance(module, GroupedQueryAttention | SingleHead):
-            owner = next(
-                (block for block in reversed(blocks) if name.startswith(f"{block}.")), None
-            )
-            if owner is None:
+            owners = (block_name for block_name in blocks if name.startswith(f"{block_name}."))
+            block_name = max(owners, key=len, default=None)
+            if block_name is None:
                 yield _own_attention(name, module, layer_of(name, lone_attentions), None, False)
                 lone_attentions += 1
             else:
-                block, layer = blocks[owner]
+                block, layer = blocks[block_name]
                 yield _own_attention(name, module, layer, block, two_stacks and not _crosses(block))
     for name in ("output", "classifier"):
         head = getattr(model, name, None)
@@ -308,13 +303,13 @@ def _crosses(module: nn.Module) -> bool:
 
 def _points_of_block(name: str, block: Block, layer: int, source: bool) -> Iterator[HookPoint]:
     """Yield the hook points of a block of glassformer, except those of its attentions."""
-    place: dict[str, Any] = {"layer": layer, "block": block, "source": source}
+    shared: dict[str, Any] = {"layer": layer, "block": block, "source": source}
     if layer == 0:
-        yield EmbeddingPoint(name=name, module=block, **place)
+        yield EmbeddingPoint(name=name, module=block, **shared)
     yield BlockPoint(
         name=name,
         module=block,
-        **place,
+        **shared,
         between=_own_between(block),
         pre_norm=block.norm_place != "sum",
         norms=(),
@@ -326,15 +321,15 @@ def _points_of_block(name: str, block: Block, layer: int, source: bool) -> Itera
     yield FeedForwardPoint(
         name=ffn_name,
         module=ffn if post_norm is None else post_norm,
-        **place,
+        **shared,
         reads=ffn,
-        down_proj=down if isinstance(down, nn.Module) else None,  # of experts one tensor for all
+        down_proj=down if isinstance(down, nn.Module) else None,  # experts share one tensor
     )
     if isinstance(ffn, MixtureOfExperts):
         yield MixturePoint(
             name=ffn_name,
             module=ffn,
-            **place,
+            **shared,
             experts=ffn.router.num_experts,
             gate=ffn.router.score,
             route=partial(_route, ffn),
@@ -344,9 +339,7 @@ def _points_of_block(name: str, block: Block, layer: int, source: bool) -> Itera
 
 
 def _own_between(block: Block) -> nn.Module | None:
-    """Return the norm at which the stream between attention and ffn is read, if there is such a
-    stream.
-    """
+    """Return the norm at which the stream between attention and ffn is read, if any."""
     if block.parallel:
         return None
     if block.norm_place != "sum":
@@ -400,7 +393,7 @@ def _own_attention(
 
 
 def layer_of(name: str, otherwise: int) -> int:
-    """The index in a name like ``layers.3.attention``."""
+    """Return the last index in a name like ``layers.3.attention``, or ``otherwise``."""
     return next((int(part) for part in reversed(name.split(".")) if part.isdecimal()), otherwise)
 
 
@@ -411,36 +404,27 @@ def choose_points(
     layers: Selection | None,
     heads: Heads | None,
 ) -> dict[HookPoint, tuple[int, ...]]:
-    """The chosen hook points, each with its chosen heads."""
-    kinds = (what,) if isinstance(what, str) else tuple(what)
-    if not kinds:
-        raise InputError(
-            f"what = {what!r}", f"one or more of {', '.join(AXES)}", "Choose among these."
-        )
-    for kind in kinds:
-        if kind not in AXES:
-            raise InputError(
-                f"what = {kind!r}", f"one or more of {', '.join(AXES)}", meant_site(kind, AXES)
-            )
+    """Return the chosen hook points, each with its chosen heads."""
+    kinds = kinds_of(what)
+    _check_kinds(kinds, what)
     roles = {ROLES[kind] for kind in kinds}
-    there = [point for point in points if point.role in roles]
-    _require_kinds(kinds, there, "a model without any hook point for it")
-    found = _by_name(there, modules)
-    found = [
-        point
-        for point in found
-        if layers is None or point.layer in _layers_of(layers, point, there)
-    ]
+    candidates = [point for point in points if point.role in roles]
+    _require_kinds(kinds, candidates, "a model without any hook point for it")
+    selected = _by_name(candidates, modules)
+    if layers is not None:
+        selected = [
+            point for point in selected if point.layer in _layers_of(layers, point, candidates)
+        ]
     chosen: dict[HookPoint, tuple[int, ...]] = {}
-    for point in found:
+    for point in selected:
         if not isinstance(point, AttentionPoint):
             chosen[point] = ()
         elif not isinstance(heads, Mapping):
             chosen[point] = select("heads", heads, point.heads)
         else:
-            given = {key: heads[key] for key in (point.layer, point.name) if key in heads}  # type: ignore[index]
-            for selection in given.values():
-                chosen[point] = select("heads", selection, point.heads)
+            for key in (point.layer, point.name):
+                if key in heads:
+                    chosen[point] = select("heads", heads[key], point.heads)  # type: ignore[index]
     for attention in of_kind(chosen, AttentionPoint):
         if not chosen[attention]:
             raise InputError(
@@ -449,40 +433,70 @@ def choose_points(
                 fix=f"Choose among {attention.heads}.",
             )
     if isinstance(heads, Mapping):
-        known = {
-            key for point in of_kind(there, AttentionPoint) for key in (point.layer, point.name)
-        }
-        unknown = [key for key in heads if key not in known]
-        if unknown:
-            raise InputError(
-                got=f"heads of {unknown}",
-                expected=f"keys among {sorted(known, key=str)}",
-                fix="Use layers or module names.",
-            )
-        left_out = [
-            key for key in heads if all(key not in (point.layer, point.name) for point in chosen)
-        ]
-        if left_out:
-            raise InputError(
-                got=f"heads of {left_out}, which layers or modules leave out",
-                expected="heads of what is chosen",
-                fix="Omit layers and modules.",
-            )
+        _check_head_keys(heads, candidates, chosen)
     _require_kinds(kinds, list(chosen), "a selection of no module")
     return chosen
 
 
+def kinds_of(what: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one kind of records or several as a tuple, each once."""
+    if isinstance(what, str):
+        return (what,)
+    return tuple(dict.fromkeys(what))
+
+
+def sites_of(what: str | Sequence[str]) -> list[str]:
+    """Return the sites of kinds of records; inputs are captured at the same points as queries."""
+    return ["q" if kind == "inputs" else kind for kind in kinds_of(what)]
+
+
+def _check_kinds(kinds: Sequence[str], what: str | Sequence[str]) -> None:
+    """Refuse unknown kinds of records, and none."""
+    expected = f"one or more of {', '.join(AXES)}"
+    if not kinds:
+        raise InputError(got=f"what = {what!r}", expected=expected, fix="Choose among these.")
+    for kind in kinds:
+        if kind not in AXES:
+            raise InputError(got=f"what = {kind!r}", expected=expected, fix=meant_site(kind, AXES))
+
+
+def _check_head_keys(
+    heads: Mapping[Any, Selection], candidates: Sequence[HookPoint], chosen: Iterable[HookPoint]
+) -> None:
+    """Refuse heads of layers or modules that are unknown or not selected."""
+    known: set[int | str] = set()
+    for attention in of_kind(candidates, AttentionPoint):
+        known |= {attention.layer, attention.name}
+    unknown = [key for key in heads if key not in known]
+    if unknown:
+        raise InputError(
+            got=f"heads of {unknown}",
+            expected=f"keys among {sorted(known, key=str)}",
+            fix="Use layers or module names.",
+        )
+    selected: set[int | str] = set()
+    for point in chosen:
+        selected |= {point.layer, point.name}
+    left_out = [key for key in heads if key not in selected]
+    if left_out:
+        raise InputError(
+            got=f"heads of {left_out}, which layers or modules leave out",
+            expected="heads of what is chosen",
+            fix="Omit layers and modules.",
+        )
+
+
 def select(name: str, selection: Selection | None, count: int) -> tuple[int, ...]:
-    """The indices from 0 to ``count - 1`` of a selection, in its order, each once."""
+    """Return the indices of a selection, from 0 to ``count - 1``, in its order, each once."""
     if selection is None:
         return tuple(range(count))
     if isinstance(selection, slice):
         return tuple(range(count)[selection])
     numbers = whole_numbers(name, selection)
-    wrong = [number for number in numbers if not -count <= number < count]
-    if wrong:
+    out_of_range = [number for number in numbers if not -count <= number < count]
+    if out_of_range:
         raise InputError(
-            got=f"{name} {wrong}",
+            got=f"{name} {out_of_range}",
             expected=f"numbers from {-count} to {count - 1}",
             fix="Count from 0.",
         )
@@ -490,47 +504,59 @@ def select(name: str, selection: Selection | None, count: int) -> tuple[int, ...
 
 
 def whole_numbers(name: str, selection: int | Sequence[int]) -> tuple[int, ...]:
-    """One integer or several, as a tuple."""
-    given = (selection,) if isinstance(selection, int) else selection
-    fits = isinstance(given, Sequence) and not isinstance(given, str)
-    if not fits or not all(isinstance(each, int) and not isinstance(each, bool) for each in given):
+    """Return one integer or several as a tuple."""
+    numbers = (selection,) if isinstance(selection, int) else selection
+    is_sequence = isinstance(numbers, Sequence) and not isinstance(numbers, str)
+    if not is_sequence or not all(map(_is_integer, numbers)):
         raise InputError(
-            f"{name} = {selection!r}", "an integer, several, or a slice", "Count from 0."
+            got=f"{name} = {selection!r}",
+            expected="an integer, several, or a slice",
+            fix="Count from 0.",
         )
-    return tuple(given)
+    return tuple(numbers)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _require_kinds(kinds: Sequence[str], points: Sequence[HookPoint], got: str) -> None:
+    """Refuse kinds of records that none of the hook points has; ``got`` describes the points."""
     for kind in kinds:
-        there = [point for point in points if point.role == ROLES[kind]]
-        fits = any(point.has(kind) for point in there)
-        have = ", ".join(dict.fromkeys(point.role for point in points)) or "none"
-        expected = f"a hook point for each kind; found of these: {have}"
-        if there and not fits:
-            lacks = {
-                "neurons": "networks whose last projection is not found",
-                "residual_between": "blocks whose attention and ffn are parallel or not found",
-            }
-            got = f"{got}: {lacks.get(kind, 'blocks whose parts are not found')}"
-        alone = kind in ("embedding", "logits")
-        if not fits:
-            raise InputError(
-                got=f"what = {kind!r} and {got}",
-                expected=expected,
-                fix=(
-                    "Capture it in a block of its own, without layers."
-                    if alone
-                    else "Choose other kinds or modules."
-                ),
-            )
+        candidates = [point for point in points if point.role == ROLES[kind]]
+        if any(point.has(kind) for point in candidates):
+            continue
+        if candidates:
+            missing = _MISSING_MODULES.get(kind, "blocks whose parts are not found")
+            got = f"{got}: {missing}"
+        if kind in ("embedding", "logits"):
+            fix = "Capture it in a block of its own, without layers."
+        else:
+            fix = "Choose other kinds or modules."
+        roles = ", ".join(dict.fromkeys(point.role for point in points)) or "none"
+        raise InputError(
+            got=f"what = {kind!r} and {got}",
+            expected=f"a hook point for each kind; found of these: {roles}",
+            fix=fix,
+        )
 
 
-def _by_name(there: Sequence[HookPoint], modules: Modules | None) -> list[HookPoint]:
-    known = ", ".join(dict.fromkeys(point.name for point in there))
+_MISSING_MODULES = MappingProxyType(
+    {
+        "neurons": "networks whose last projection is not found",
+        "residual_between": "blocks whose attention and ffn are parallel or not found",
+    }
+)
+"""Reasons for which a model has the role of a site but no module for it."""
+
+
+def _by_name(candidates: Sequence[HookPoint], modules: Modules | None) -> list[HookPoint]:
+    """Return the hook points that ``modules`` selects."""
     if modules is None:
-        return list(there)
+        return list(candidates)
+    known = ", ".join(dict.fromkeys(point.name for point in candidates))
     if callable(modules):
-        found = [point for point in there if modules(point.name, point.module)]
+        selected = [point for point in candidates if modules(point.name, point.module)]
     else:
         if isinstance(modules, str):
             raise InputError(
@@ -538,41 +564,43 @@ def _by_name(there: Sequence[HookPoint], modules: Modules | None) -> list[HookPo
                 expected="a list of names",
                 fix=f"Write [{modules!r}].",
             )
-        names = {
-            point: {name for name in modules if f"{point.name}.".startswith(f"{name}.")}
-            for point in there
-        }
-        unknown = [name for name in modules if not any(name in each for each in names.values())]
+        matched: set[str] = set()
+        selected = []
+        for point in candidates:
+            names = {name for name in modules if f"{point.name}.".startswith(f"{name}.")}
+            matched |= names
+            if names:
+                selected.append(point)
+        unknown = [name for name in modules if name not in matched]
         if unknown:
             raise InputError(
                 got=f"modules {unknown}",
                 expected=f"among {known}",
                 fix="Use names of find_hook_points().",
             )
-        found = [point for point, matching in names.items() if matching]
-    if len(found) <= 0:
+    if not selected:
         raise InputError(
             got="a selection of no module",
             expected=f"at least one of {known}",
             fix="Omit modules to capture all.",
         )
-    return found
+    return selected
 
 
-def _layers_of(layers: Selection, point: HookPoint, there: Sequence[HookPoint]) -> tuple[int, ...]:
-    """The chosen layers of a hook point's stack; indices that only the other stack has are left
-    out.
-    """
-    counts = [
-        max((each.layer for each in there if each.source == source), default=-1) + 1
-        for source in (False, True)
-    ]
-    if not isinstance(layers, slice):
-        longest = max(counts)
-        select("layers", layers, longest)
-        count = counts[point.source]
-        layers = [number for number in whole_numbers("layers", layers) if -count <= number < count]
-    return select("layers", layers, counts[point.source])
+def _layers_of(
+    layers: Selection, point: HookPoint, candidates: Sequence[HookPoint]
+) -> tuple[int, ...]:
+    """Return the chosen layers of a hook point's stack, which may be the shorter one of two."""
+    num_layers = [0, 0]  # of the decoder or the only stack, and of the encoder
+    for candidate in candidates:
+        stack = int(candidate.source)
+        num_layers[stack] = max(num_layers[stack], candidate.layer + 1)
+    count = num_layers[point.source]
+    if isinstance(layers, slice):
+        return select("layers", layers, count)
+    select("layers", layers, max(num_layers))  # refuses indices that neither stack has
+    in_stack = [index for index in whole_numbers("layers", layers) if -count <= index < count]
+    return select("layers", in_stack, count)
 
 
 def _route(module: MixtureOfExperts, x: Tensor) -> Routed:
@@ -583,11 +611,8 @@ def _route(module: MixtureOfExperts, x: Tensor) -> Routed:
             fix="Hook router.score in place of router.",
         )
     shares, choices, scores = module.router.choose(x)
-    return (
-        scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)),
-        choices,
-        shares,
-    )
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    return scores.softmax(-1, dtype=wide), choices, shares
 
 
 def _expert_outputs(module: MixtureOfExperts, x: Tensor, choices: Tensor) -> Tensor:
@@ -597,9 +622,12 @@ def _expert_outputs(module: MixtureOfExperts, x: Tensor, choices: Tensor) -> Ten
 def one_by_one(
     mix: Callable[[Tensor, Tensor, Tensor], Tensor], x: Tensor, choices: Tensor
 ) -> Tensor:
-    """The output of each chosen expert; ``mix`` takes tokens, routing weights and choices."""
+    """Return the output of each chosen expert.
+
+    ``mix`` takes tokens, routing weights and choices, and returns the weighted sum over experts.
+    """
     tokens = x.reshape(-1, x.shape[-1])
-    each = choices.reshape(-1, choices.shape[-1])
     ones = tokens.new_ones(len(tokens), 1)
-    made = [mix(tokens, ones, choice) for choice in each.split(1, dim=1)]
-    return torch.stack(made, 1).view(*choices.shape, -1)
+    ranks = choices.reshape(-1, choices.shape[-1]).split(1, dim=1)
+    outputs = [mix(tokens, ones, choice) for choice in ranks]
+    return torch.stack(outputs, 1).view(*choices.shape, -1)

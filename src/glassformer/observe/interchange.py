@@ -1,5 +1,4 @@
-"""Interchange interventions: whether a network holds a program's variable where the compiler put
-it.
+"""Interchange interventions: test where a network holds the variables of a program.
 
 A variable is given the values that it has on another sequence: in the program, and in the network
 by copying the coordinates of the residual stream that hold it. The two agree on a pair of sequences
@@ -42,28 +41,27 @@ class Place:
 
 
 def places(model: CompiledProgram) -> dict[str, Place]:
-    """Where each variable of a compiled program is first held, embeddings and the program itself
-    left out.
+    """Return where each variable of a compiled program is first held.
+
+    Embeddings and the program itself are left out.
 
     The share ``w / (w + 1)`` of a width is held earlier than the width.
     """
-    found: dict[str, Place] = {}
-    for each in stream_variables(model):
-        names = [
-            name for name in (each.name, each.name.removeprefix("share of ")) if _parts(model, name)
-        ]
-        if each.born > 0 and names and names[0] != model.name:
-            found.setdefault(
-                names[0], Place(each.born, tuple(one.index for one in each.coordinates))
-            )
-    return found
+    first_places: dict[str, Place] = {}
+    for held in stream_variables(model):
+        candidates = (held.name, held.name.removeprefix("share of "))
+        names = [name for name in candidates if _parts(model, name)]
+        if held.born > 0 and names and names[0] != model.name:
+            coordinates = tuple(coordinate.index for coordinate in held.coordinates)
+            first_places.setdefault(names[0], Place(held.born, coordinates))
+    return first_places
 
 
 @torch.no_grad()
 def exchange(
     model: CompiledProgram, place: Place, tokens: Tokens, source: Int64[Tensor, "source key"]
 ) -> Float[Tensor, "sequence position"]:
-    """The output for ``tokens`` with what is at ``place`` for ``source``, at every position."""
+    """Return the output for ``tokens`` with the values at ``place`` taken from ``source``."""
     if tokens.shape != source.shape:
         raise InputError(
             got=f"tokens of shape {list(tokens.shape)}, a source of {list(source.shape)}",
@@ -72,8 +70,8 @@ def exchange(
         )
     last = 2 * len(model.layers)
     width = model.embedding.embedding_dim
-    fits = 1 <= place.time <= last and all(0 <= each < width for each in place.coordinates)
-    if not fits:
+    has_coordinates = all(0 <= coordinate < width for coordinate in place.coordinates)
+    if not has_coordinates or not 1 <= place.time <= last:
         raise InputError(
             got=f"{place}",
             expected=f"a time from 1 to {last} and coordinates below {width}",
@@ -83,11 +81,11 @@ def exchange(
     layer = (place.time - 1) // 2
     with capture(model, what=site, layers=layer) as seen:
         model(source)
-    given = seen.records[0].values
-    chosen = list(place.coordinates)
+    of_source = seen.records[0].values
+    coordinates = list(place.coordinates)
 
     def copied(values: Tensor) -> Tensor:
-        values[..., chosen] = given[..., chosen]
+        values[..., coordinates] = of_source[..., coordinates]
         return values
 
     with intervene(model, change(site, copied, layers=layer)):
@@ -96,15 +94,14 @@ def exchange(
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Pairs of sequences, and what a program gives for the first with a variable as it is for the
-    second.
+    """Pairs of sequences, and a program's output for the first with a variable of the second.
 
     Attributes:
         tokens: The first sequences of the pairs.
-        source: The second ones, of the same length.
+        source: The second sequences, of the same length.
         wanted: The numbers that stand for the program's values; see
             :meth:`~glassformer.programs.model.CompiledProgram.wanted`.
-        allowed: By how much less than this an output may differ from its number.
+        allowed: Bound of the error: an output must differ from its number by less.
     """
 
     tokens: Tokens
@@ -116,14 +113,13 @@ class Exchange:
 def exchange_in_program(
     model: CompiledProgram, name: str, tokens: Tokens, source: Tokens
 ) -> Exchange:
-    """The pairs on which exchanging a variable changes a value of the program, with the values that
-    it then has.
+    """Return the pairs on which exchanging a variable changes the program, with its new values.
 
     ``tokens`` and ``source`` are equally many sequences, all of one length.
     """
     allowed = model.allowed_error
     parts = _parts(model, name)
-    if len(parts) <= 0:
+    if not parts:
         raise InputError(
             got=f"name = {name!r}",
             expected=f"one of {', '.join(places(model)) or 'none'}",
@@ -131,9 +127,9 @@ def exchange_in_program(
         )
     if allowed is None:
         raise InputError(
-            "a program whose output is a number",
-            "one with listed values",
-            "Map it to fewer values.",
+            got="a program whose output is a number",
+            expected="one with listed values",
+            fix="Map it to fewer values.",
         )
     before = model.wanted(model.batch(tokens.numpy()))
     other = model.batch(source.numpy())
@@ -143,8 +139,7 @@ def exchange_in_program(
 
 
 def agreement(model: CompiledProgram, place: Place, wanted: Exchange) -> float:
-    """The share of pairs on which exchanging ``place`` in the network gives what the program gives,
-    at every position.
+    """Return the share of pairs on which exchanging ``place`` gives the program's output.
 
     NaN if there are no pairs. ``model`` may have other weights than the compiled program that
     ``wanted`` is from.
@@ -156,7 +151,7 @@ def agreement(model: CompiledProgram, place: Place, wanted: Exchange) -> float:
 
 
 def _parts(model: CompiledProgram, name: str) -> list[Variable]:
-    """The variables of a program that have this name, or compute what one of this name does."""
+    """Return the variables of a program that have a name, or compute the same as one with it."""
     if model.program is None:
         return []
     parts = [node.part for node in graph(model.program) if isinstance(node.part, Variable)]

@@ -1,6 +1,4 @@
-"""Change what a running model computes, at the sites that
-:func:`~glassformer.observe.capture.capture` reads.
-"""
+"""Change the computation of a running model at the sites that a capture reads."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -28,7 +26,7 @@ from glassformer.observe.hook_points import (
     whole_numbers,
 )
 from glassformer.observe.module_hooks import scope
-from glassformer.observe.positions import rows_of
+from glassformer.observe.positions import from_start, rows_of
 from glassformer.observe.running import Visit
 
 Axis = Literal["queries", "keys"]
@@ -38,23 +36,24 @@ Axis = Literal["queries", "keys"]
 def intervene(model: Any, *edits: Edit) -> Iterator[None]:
     """Change what ``model`` computes within the ``with`` block and its thread::
 
-        with intervene(model, zero("heads", layers=3, heads=5), add("residual", 4 * direction,
-        layers=6, queries=-1)):
+        without_head = zero("heads", layers=3, heads=5)
+        steered = add("residual", 4 * direction, layers=6, queries=-1)
+        with intervene(model, without_head, steered):
             logits = model(tokens)
 
     Edits of one site are made in their order, those of outer blocks first. A capture in the block,
-    or around it, reads the edited values. What no edit names is computed as before and by the same
-    kernels: changed scores and weights hold the matrix of the heads that they name, while forbidden
-    edges and removed sinks are left to the fused kernel. Where the model masks a key, its score
-    stays -inf and its weight 0. Gradients flow through edits. In cached generation each step is a
-    call, and an edit reaches the positions that the call computes; edits of ``k`` and ``v`` reach
-    all keys that it reads.
+    or around it, reads the edited values. Everything that no edit names is computed as before and
+    by the same kernels. Changed scores and weights hold the matrix of the heads that they name in
+    memory; forbidden edges and removed sinks are left to the fused kernel. Where the model masks a
+    key, its score stays -inf and its weight 0. Gradients flow through edits.
+
+    In cached generation each step is a call, and an edit reaches the positions that the call
+    computes; edits of ``k`` and ``v`` reach all keys that it reads.
 
     Args:
-        model: A model of glassformer's, or one of ``transformers`` that goes through its attention
-            interface; or a ``LanguageModel``, as :func:`glassformer.load` gives it; not a compiled
-            one.
-        edits: Made by the functions of :mod:`glassformer.observe.edits`.
+        model: A model of glassformer, or one of ``transformers`` that calls its attention
+            interface, not compiled; or the ``LanguageModel`` that :func:`glassformer.load` returns.
+        edits: Edits from the functions of :mod:`glassformer.observe.edits`.
 
     Example:
         >>> from glassformer.models import Decoder, DecoderConfig
@@ -68,62 +67,66 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
 
     Raises:
         InputError: A compiled model; a site, module, layer or head that the model does not have; a
-            patch or mean of a run of another model. From within the model:
-            a position, example or expert that does not exist, a value that does not fit, or NaN. At
-            the end of the
-            block: an edit that no call has reached.
+            patch or mean of a run of another model. From within the model: a position, example or
+            expert that does not exist, a value that does not fit, or NaN. At the end of the block:
+            an edit that no call has reached.
     """
-    model = model if isinstance(model, nn.Module) else network_of(model)
+    if not isinstance(model, nn.Module):
+        model = network_of(model)
+    _check_request(model, edits)
+    foreign = hugging_face.is_hugging_face(model)
+    points = find_hook_points(model) if edits else ()
+    plans = [_plan(edit, points) for edit in edits]
+    # The scope ends first, and with it all changes. The stack is entered twice: if Ctrl-C comes
+    # while it is closed, its second closing does the rest.
+    with ExitStack() as stack, stack, scope() as hooks:
+        if plans:
+            stack.enter_context(uncompiled())
+            if foreign:
+                stack.enter_context(hugging_face.proving(points, [edit.site for edit in edits]))
+            Attachment(stack, hooks, points, foreign, plans)
+        yield
+    _check_reached(plans, hooks.ran_in_other_thread)
+
+
+def _check_request(model: nn.Module, edits: Sequence[Edit]) -> None:
+    """Refuse compiled models, objects that are no edits, and edits with values of another model."""
     if hasattr(model, "_orig_mod"):
         raise InputError(
             got="a compiled model",
             expected="the plain one",
             fix="Pass the model before torch.compile().",
         )
-    wrong = next((type(edit).__name__ for edit in edits if not isinstance(edit, Edit)), None)
-    if wrong is not None:
-        raise InputError(
-            got=f"an edit of type {wrong}",
-            expected="edits of observe.edits",
-            fix="Pass them one by one: *edits.",
-        )
+    for edit in edits:
+        if not isinstance(edit, Edit):
+            raise InputError(
+                got=f"an edit of type {type(edit).__name__}",
+                expected="edits of observe.edits",
+                fix="Pass them one by one: *edits.",
+            )
     for edit in edits:
         if edit.run is None or edit.run.model is None:
-            origin = None
-        else:
-            origin = edit.run.model()
-        own = origin is None or origin is model
-        name = type(origin).__name__
-        if not own:
+            continue
+        origin = edit.run.model()
+        if origin is not None and origin is not model:
             raise InputError(
-                got=f"{edit.site} from a run of another {name}",
+                got=f"{edit.site} from a run of another {type(origin).__name__}",
                 expected="a run of this model",
                 fix="Use put(site, values).",
             )
-    foreign = hugging_face.is_hugging_face(model)
-    points = find_hook_points(model) if edits else ()
-    plans = [_plan(edit, points) for edit in edits]
-    # The scope ends first, and with it all changes. The stack is entered twice: if Ctrl-C comes
-    # while it is closed, its second closing does the rest.
-    with ExitStack() as attached, attached, scope() as here:
-        if plans:
-            attached.enter_context(uncompiled())
-            if foreign:
-                attached.enter_context(hugging_face.proving(points, [edit.site for edit in edits]))
-            Attachment(attached, here, points, foreign, plans)
-        yield
+
+
+def _check_reached(plans: Sequence["_Plan"], ran_in_other_thread: bool) -> None:
+    """Refuse edits that no call has reached."""
     missed = "; ".join(missing for plan in plans if (missing := plan.missing()))
+    if not missed:
+        return
     got = f"edits that no call reached: {missed}"
     fix = "Check queries, keys."
-    if missed and here.elsewhere:
+    if ran_in_other_thread:
         got = f"{got}, while another thread ran the model"
         fix = "Open the block in the thread that runs the model."
-    if missed:
-        raise InputError(
-            got=got,
-            expected="positions that the model computes",
-            fix=fix,
-        )
+    raise InputError(got=got, expected="positions that the model computes", fix=fix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +137,9 @@ class _Copies:
 
 
 def repeating(copies: int) -> AbstractContextManager[None]:
-    """Within the block a batch holds so many copies of the texts: edits of outer blocks change each
-    as if alone.
+    """Declare that, within the block, a batch holds several copies of the texts.
+
+    Edits of outer blocks then change each copy as if it were alone.
     """
     return opened(_Copies(copies))
 
@@ -148,19 +152,19 @@ def _copies() -> int:
 
 @dataclass(eq=False)
 class _Plan:
-    """The tap of an edit, and the hook points that it concerns, each with its heads."""
+    """The tap of an edit, with the hook points that it changes and the heads of each."""
 
     edit: Edit
     points: dict[HookPoint, tuple[int, ...]]
     reached: bool = False
     copies: int = 1
-    """How many copies of the texts a call had when the block was opened: more within a step of a
-    sweep.
-    """
+    """Copies of the texts in a call when the block was opened; a step of a sweep has more."""
     length: int = 0
-    """The positions of the text that is running by now."""
-    found: dict[Axis, set[int]] = field(default_factory=lambda: {"queries": set(), "keys": set()})
-    """The chosen queries and keys that a call had, as they were given."""
+    """Number of positions of the running text so far."""
+    reached_numbers: dict[Axis, set[int]] = field(
+        default_factory=lambda: {"queries": set(), "keys": set()}
+    )
+    """The chosen queries and keys that a call had, as the edit names them."""
 
     @property
     def site(self) -> str:
@@ -168,7 +172,7 @@ class _Plan:
         return self.edit.site
 
     def change(self, visit: Visit, values: Tensor) -> Tensor | None:
-        """Return a site's tensor with the edit made at the chosen queries, heads and experts."""
+        """Return a site's tensor, edited at the chosen queries, heads and experts."""
         rows, positions = self._rows(visit)
         places: dict[str, Sequence[int]] = {"query": rows}
         labels: Labels = {"query": positions}
@@ -182,7 +186,7 @@ class _Plan:
         return None if new is values else new
 
     def attended(self, visit: Visit, call: Attended) -> Attended:
-        """Return a call of an attention with the edit made."""
+        """Return the edited call of an attention."""
         rows, positions = self._rows(visit)
         heads = self.points[visit.point]
         if self.site == "q":
@@ -193,11 +197,10 @@ class _Plan:
         keys, key_positions = self._keys(visit, call)
         if self.site in ("k", "v"):
             labels = {"head": heads, "key": key_positions}
-            values = call.k if self.site == "k" else call.v
-            new = self.apply(values, visit.point, {"head": heads, "key": keys}, labels)
+            key_places = {"head": heads, "key": keys}
             if self.site == "k":
-                return replace(call, k=new)
-            return replace(call, v=new)
+                return replace(call, k=self.apply(call.k, visit.point, key_places, labels))
+            return replace(call, v=self.apply(call.v, visit.point, key_places, labels))
         places: dict[str, Sequence[int]] = {"query": rows, "key": keys}
         labels = {"head": heads, "query": positions, "key": key_positions}
         return self._scored(visit, call, places, labels)
@@ -214,23 +217,24 @@ class _Plan:
 
         def allowed() -> Tensor:
             keys = allowed_keys(call)
-            return keys if keys.shape[1] == 1 else keys[:, list(heads)]
+            if keys.shape[1] == 1:
+                return keys
+            return keys[:, list(heads)]
 
-        # What is masked stays so, and is not reached.
+        # Masked keys stay masked, and do not count as reached.
         def rewritten(values: Tensor) -> Tensor:
-            reached = self.reached
+            was_reached = self.reached
             new = self.apply(values, point, places, labels)
             if self.site == "weights" and not isinstance(self.edit, FactorEdit):
                 if not self.edit.elementwise:
                     require_zero(new, allowed(), point.name)
                 new = new.masked_fill(~allowed(), 0.0)
-            if not reached or self._names("keys"):
-                is_weights = self.site == "weights"
-                if is_weights:
+            if not was_reached or self._names("keys"):
+                if self.site == "weights":
                     seen = allowed().expand(len(values), -1, -1, -1)
                 else:
                     seen = values != -torch.inf
-                self.reached = self._note_seen(seen, total, places, labels) or reached
+                self.reached = self._note_seen(seen, total, places, labels) or was_reached
             return new
 
         rewrite = Rewrite(self.site, heads, rewritten)  # type: ignore[arg-type]
@@ -239,8 +243,7 @@ class _Plan:
     def _note_seen(
         self, seen: Tensor, total: int, places: dict[str, Sequence[int]], labels: Labels
     ) -> bool:
-        """Note which of the chosen keys a chosen query sees in a text; return whether there are
-        any.
+        """Store which of the chosen keys some chosen query sees; return whether there are any.
 
         Args:
             seen: Whether the model lets a query see a key, [batch, head, query, key].
@@ -251,19 +254,14 @@ class _Plan:
         texts = select("examples", self.edit.examples, len(seen) * self.copies // _copies())
         by_text = seen[list(texts)].any(1).any(0)
         are_seen = by_text[list(places["query"])][:, list(places["key"])].any(0).tolist()
-        self.note(
-            "keys",
-            total,
-            [key for key, is_seen in zip(labels["key"], are_seen, strict=True) if is_seen],
-        )
+        keys = [key for key, is_seen in zip(labels["key"], are_seen, strict=True) if is_seen]
+        self.note("keys", total, keys)
         return any(are_seen)
 
     def experts(
         self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        """Return the outputs of chosen experts with the edit made, of tokens that chose them, and
-        where it is made.
-        """
+        """Return the edited outputs of the chosen experts, and where they are edited."""
         point = visit.point
         assert isinstance(point, MixturePoint)
         rows, positions = self._rows(visit)
@@ -276,9 +274,8 @@ class _Plan:
             torch.tensor(examples), torch.tensor(rows, dtype=torch.long), indexing="ij"
         )
         is_edited = torch.zeros_like(choices, dtype=torch.bool)
-        for edited_copy, chosen_copy in zip(
-            is_edited.chunk(copies), choices.chunk(copies), strict=True
-        ):
+        copies_of_both = zip(is_edited.chunk(copies), choices.chunk(copies), strict=True)
+        for edited_copy, chosen_copy in copies_of_both:
             edited_copy[index] = torch.isin(chosen_copy[index], experts)
         if not bool(is_edited.any()):
             return None
@@ -293,16 +290,14 @@ class _Plan:
         return before.index_put((is_edited,), torch.cat(changed)), is_edited
 
     def _rows(self, visit: Visit) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the chosen queries of a call, as indices in its tensor and as positions of the
-        text.
-        """
+        """Return the chosen queries of a call, as indices in its tensor and as text positions."""
         rows, positions = visit.rows(self.edit.queries)
         self.length = visit.total
         self.note("queries", self.length, positions)
         return rows, positions
 
     def _keys(self, visit: Visit, call: Attended) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the indices and the positions of the chosen keys."""
+        """Return the chosen keys of a call, as indices in its tensor and as text positions."""
         if visit.is_cross(call):
             keys = call.k.shape[2]
             if self.site in ("k", "v"):
@@ -317,54 +312,45 @@ class _Plan:
         return tuple(index[position] for position in positions), positions
 
     def _note_keys(self, total: int, positions: Sequence[int]) -> None:
-        if self.site in ("k", "v"):  # of scores and weights, those that are not masked
+        if self.site in ("k", "v"):  # for scores and weights, _note_seen() stores unmasked keys
             self.note("keys", total, positions)
 
     def note(self, axis: Axis, total: int, positions: Sequence[int]) -> None:
-        """Keep which of the chosen queries or keys are among ``positions`` of a text that is
-        ``total`` long by now.
-        """
+        """Store which chosen queries or keys are among ``positions`` of a text of ``total``."""
         if self._names(axis):
-            chosen = whole_numbers(axis, getattr(self.edit, axis))
-            self.found[axis] |= {
-                number
-                for number in chosen
-                if (number + total if number < 0 else number) in positions
-            }
+            for number in whole_numbers(axis, getattr(self.edit, axis)):
+                if from_start(number, total) in positions:
+                    self.reached_numbers[axis].add(number)
 
     def _names(self, axis: Axis) -> bool:
-        """Return whether the edit names queries or keys one by one, each of which a call has to
-        reach.
-        """
+        """Return whether the edit names single queries or keys, which a call then must reach."""
         selection = getattr(self.edit, axis)
         return selection is not None and not isinstance(selection, slice)
 
     def missing(self) -> str:
-        """What no call reached; empty if that is nothing."""
+        """Return the site, queries and keys that no call reached, or an empty string."""
         if not self.reached:
             return self.edit.site
-        lost: list[str] = []
-        for axis, reached in self.found.items():
+        missing: list[str] = []
+        for axis, reached in self.reached_numbers.items():
             if self._names(axis):
                 unreached = sorted(set(whole_numbers(axis, getattr(self.edit, axis))) - reached)
                 if unreached:
-                    lost.append(f"{self.edit.site} at {axis} {unreached}")
-        return ", ".join(lost)
+                    missing.append(f"{self.edit.site} at {axis} {unreached}")
+        return ", ".join(missing)
 
     def apply(
         self, values: Tensor, point: HookPoint, places: Mapping[str, Sequence[int]], labels: Labels
     ) -> Tensor:
-        """``values`` with the change made at ``places``, indices on the site's axes; others are
-        whole.
+        """Return ``values`` with the change made at ``places``: indices on axes of the site.
 
-        ``labels`` are positions and heads of these places. Of the copies of a sweep each is changed
-        as if alone.
+        ``labels`` are positions and heads of these places. Each copy of the texts in a sweep is
+        changed as if it were alone.
         """
         copies = _copies() // self.copies
         if copies > 1:
-            return torch.cat(
-                [self._applied(each, point, places, labels) for each in values.chunk(copies)]
-            )
+            chunks = values.chunk(copies)
+            return torch.cat([self._applied(chunk, point, places, labels) for chunk in chunks])
         return self._applied(values, point, places, labels)
 
     def _applied(
@@ -373,16 +359,17 @@ class _Plan:
         edit = self.edit
         axes = AXES[self.edit.site]
         examples = select("examples", edit.examples, len(values))
-        given = {axes.index(axis): chosen for axis, chosen in {"batch": examples, **places}.items()}
-        if any(len(chosen) == 0 for chosen in given.values()):
+        selections = {axes.index("batch"): examples}
+        for axis, indices in places.items():
+            selections[axes.index(axis)] = tuple(indices)
+        if not all(selections.values()):
             return values
-        index = _mesh(values, given)
+        index = _mesh(values, selections)
         part = values if index is None else values[index]
         labels = {"batch": examples, "rows": (len(values),), "length": (self.length,), **labels}
         new = fitting(edit.change(part, point, labels), part, edit.site, point.name)
         self.reached = True
-        # Not expanded: torch's fused attention reads keys without strides of their own past their
-        # end.
+        # Contiguous: torch's fused attention reads expanded keys past their end.
         if index is None:
             return new.contiguous()
         return values.clone().index_put_(index, new)
@@ -397,33 +384,25 @@ class _MaskPlan(_Plan):
         point = visit.point
         assert isinstance(point, AttentionPoint)
         heads = self.points[point]
-        length = call.q.shape[2]
-        keys = call.k.shape[2]
-        uniform = self.edit.change is infinite
-        reached = self.reached
-        if uniform and heads == tuple(range(point.heads)):
-            several = {}
-        else:
-            several = {"head": heads}
-        if uniform and self.edit.examples is None:
-            batch = 1
-        else:
-            batch = len(call.q)
-        shape = (batch, point.heads if several else 1, length, keys)
-        mask = (
-            self.apply(call.q.new_zeros(()).expand(shape), point, {**several, **places}, labels)
-            == 0
-        )
+        is_uniform = self.edit.change is infinite
+        was_reached = self.reached
+        num_texts = 1 if is_uniform and self.edit.examples is None else len(call.q)
+        num_heads = 1
+        if not is_uniform or heads != tuple(range(point.heads)):
+            num_heads = point.heads
+            places = {"head": heads, **places}
+        shape = (num_texts, num_heads, call.q.shape[2], call.k.shape[2])
+        scores = self.apply(call.q.new_zeros(()).expand(shape), point, places, labels)
+        mask = scores == 0
+        forbidden = ~mask
         call = boolean_mask(call)
-        if uniform and not reached:  # an edge that the model itself forbids is not reached
-            self.reached = bool((allowed_keys(call) & ~mask).any())
-        if call.forbidden is None:
-            forbidden = ~mask
-        else:
-            forbidden = call.forbidden | ~mask
-        return replace(
-            call, mask=mask if call.mask is None else call.mask & mask, forbidden=forbidden
-        )
+        if is_uniform and not was_reached:  # an edge that the model itself forbids does not count
+            self.reached = bool((allowed_keys(call) & forbidden).any())
+        if call.mask is not None:
+            mask = call.mask & mask
+        if call.forbidden is not None:
+            forbidden = call.forbidden | forbidden
+        return replace(call, mask=mask, forbidden=forbidden)
 
     def _note_keys(self, total: int, positions: Sequence[int]) -> None:
         self.note("keys", total, positions)
@@ -454,55 +433,61 @@ def _plan(edit: Edit, points: Sequence[HookPoint]) -> _Plan:
 
 
 def allowed_keys(call: Attended) -> Tensor:
-    """Return which keys the model itself lets each query see, [batch or 1, head or 1, query, key],
-    before edges are forbidden; by masks of booleans alone.
+    """Return the keys that the model's boolean masks let each query see, before any are forbidden.
+
+    The shape is [batch or 1, head or 1, query, key].
     """
     seen = call.pattern.mask(call.q.shape[2], call.k.shape[2], call.q.device)
     if call.mask is None or call.mask.dtype != torch.bool:
         return seen
-    return seen & (call.mask if call.forbidden is None else call.mask | call.forbidden)
+    if call.forbidden is None:
+        return seen & call.mask
+    return seen & (call.mask | call.forbidden)
 
 
 def require_zero(weights: Tensor, allowed: Tensor, name: str) -> None:
-    """Refuse weights above 0 of keys that the model masks: they may have changed others, as in a
-    normalised row.
+    """Refuse weights above 0 for keys that the model masks.
+
+    They may have changed other weights, as in a normalised row.
     """
     if bool(((weights != 0) & ~allowed).any()):
         raise InputError(
-            f"a change of weights at {name} whose function gives some to keys that the model masks",
-            "0 for these, whose weights are 0",
-            "Multiply by (weights > 0), or use add() or put(), which leave them out.",
+            got=(
+                f"a change of weights at {name} whose function gives some to keys that the model "
+                "masks"
+            ),
+            expected="0 for these, whose weights are 0",
+            fix="Multiply by (weights > 0), or use add() or put(), which leave them out.",
         )
 
 
-def _mesh(values: Tensor, given: dict[int, Sequence[int]]) -> tuple[Tensor, ...] | None:
-    """Indices of the part of ``values`` that has the given ones on some axes; None if that is all
-    of it.
-    """
-    some = [
-        axis for axis, chosen in given.items() if tuple(chosen) != tuple(range(values.shape[axis]))
+def _mesh(values: Tensor, selections: Mapping[int, Sequence[int]]) -> tuple[Tensor, ...] | None:
+    """Return the index of the selected part of ``values``; None if that is all of it."""
+    partial_axes = [
+        axis
+        for axis, selected in selections.items()
+        if tuple(selected) != tuple(range(values.shape[axis]))
     ]
-    if not some:
+    if not partial_axes:
         return None
-    lists = [
-        given[axis] if axis in some else range(values.shape[axis]) for axis in range(max(some) + 1)
-    ]
-    return tuple(
-        torch.meshgrid(
-            *(torch.tensor(list(each), device=values.device) for each in lists), indexing="ij"
-        )
-    )
+    indices: list[Tensor] = []
+    for axis in range(max(partial_axes) + 1):
+        selected = selections.get(axis, range(values.shape[axis]))
+        indices.append(torch.tensor(list(selected), device=values.device))
+    return tuple(torch.meshgrid(*indices, indexing="ij"))
 
 
 def fitting(new: Tensor | float, part: Tensor, site: str, name: str) -> Tensor:
-    """Return a new value as a tensor like ``part``; refuse one that does not fit, NaN and infinity."""
+    """Return a new value as a tensor like ``part``; refuse other shapes, NaN and infinity."""
     got = f"an edit of {site} at {name} that gives"
-    kind = new.dtype if isinstance(new, Tensor) else type(new)
+    is_real = isinstance(new, float | int)
+    kind: object = type(new)
+    form: object = new
     if isinstance(new, Tensor):
-        real = not new.is_complex()
-    else:
-        real = isinstance(new, float | int)
-    if not real:
+        is_real = not new.is_complex()
+        kind = new.dtype
+        form = list(new.shape)
+    if not is_real:
         raise InputError(
             got=f"{got} {kind}",
             expected="real numbers",
@@ -512,20 +497,20 @@ def fitting(new: Tensor | float, part: Tensor, site: str, name: str) -> Tensor:
         value = torch.as_tensor(new, dtype=part.dtype, device=part.device).expand(part.shape)
     except (RuntimeError, OverflowError) as error:
         raise InputError(
-            f"{got} {list(new.shape) if isinstance(new, Tensor) else new}",
-            f"{list(part.shape)}, or what can be broadcast to it",
-            "Return a value for the part that the function received.",
+            got=f"{got} {form}",
+            expected=f"{list(part.shape)}, or what can be broadcast to it",
+            fix="Return a value for the part that the function received.",
         ) from error
-    known = part.isfinite()  # scores that are -inf stay so
+    was_finite = part.isfinite()  # scores of -inf may stay
     fix = "Check the function and its vector."
-    if bool((value.isnan() & known).any()):
+    if bool((value.isnan() & was_finite).any()):
         raise InputError(
             got=f"{got} NaN",
             expected="numbers",
             fix=fix,
         )
     infinite = value == torch.inf if site == "scores" else value.isinf()
-    if bool((infinite & known).any()):
+    if bool((infinite & was_finite).any()):
         raise InputError(
             got=f"{got} infinity in {part.dtype}",
             expected="finite numbers",
@@ -537,12 +522,13 @@ def fitting(new: Tensor | float, part: Tensor, site: str, name: str) -> Tensor:
 
 
 def _points_of(edit: Edit, points: Sequence[HookPoint]) -> dict[HookPoint, tuple[int, ...]]:
-    asked = "sinks" if isinstance(edit, SinkEdit) else edit.site
+    """Return the hook points that an edit changes, and the heads of each."""
+    site = "sinks" if isinstance(edit, SinkEdit) else edit.site
     if edit.site not in ("k", "v"):
-        return choose_points(points, asked, edit.modules, edit.layers, edit.heads)
-    # Heads are key-value heads here.
-    twins: dict[HookPoint, HookPoint] = {}
+        return choose_points(points, site, edit.modules, edit.layers, edit.heads)
+    # Heads are key-value heads: choose among copies of the points that count these.
+    originals: dict[HookPoint, HookPoint] = {}
     for point in of_kind(points, AttentionPoint):
-        twins[replace(point, heads=point.heads // point.group)] = point
-    chosen = choose_points(list(twins), asked, edit.modules, edit.layers, edit.heads)
-    return {twins[twin]: heads for twin, heads in chosen.items()}
+        originals[replace(point, heads=point.heads // point.group)] = point
+    chosen = choose_points(list(originals), site, edit.modules, edit.layers, edit.heads)
+    return {originals[copy]: heads for copy, heads in chosen.items()}

@@ -1,6 +1,4 @@
-"""Hooks of modules: their input, their output or their whole computation is read or replaced, in
-one scope.
-"""
+"""Read or replace the input, the output or the whole computation of modules within a scope."""
 
 from __future__ import annotations
 
@@ -21,57 +19,52 @@ from glassformer.layers.opened import close_entry, entries, open_entry, opened, 
 from glassformer.observe.patches import patched
 
 
-class Given(tuple[Any, ...]):
-    """The arguments of a module's call, and those by name once more."""
+class Arguments(tuple[Any, ...]):
+    """The arguments of a module's call in order, and its keyword arguments by name."""
 
     named: Mapping[str, Any]
 
 
-Change = Callable[[Tensor, Given], Tensor | None]
-"""From the first tensor of a module's input or output, and all its arguments, to what replaces it;
-None: nothing.
+Change = Callable[[Tensor, Arguments], Tensor | None]
+"""Takes the first tensor of a module's input or output, and all its arguments; returns the
+replacement, or None.
 """
 
 
 class Phase(IntEnum):
-    """When a change is made at its place; those of one phase are made in the order in which they
-    were inserted.
-    """
+    """Order of the changes at one place; within a phase, changes run in the order of insertion."""
 
     BEFORE = 0
-    """Ahead of all edits, on what the model itself computed: it notes or checks, and returns None.
-    """
+    """Before all edits: reads or checks what the model itself has computed, and returns None."""
     EDIT = 1
-    """The edits, those of outer blocks first."""
+    """Edits, those of outer blocks first."""
     READ = 2
-    """After all edits: it notes what the model goes on with."""
+    """After all edits: reads the values with which the model continues."""
 
 
 class Scope:
-    """A ``with`` block: its changes are made in its thread, by the code of the block and by tasks
-    begun in it.
-    """
+    """A ``with`` block; its changes act in its thread, in code and tasks of the block."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.open = True
-        self.elsewhere = False
-        """Whether a module was run in another thread meanwhile."""
+        self.ran_in_other_thread = False
+        """True once a module has run in another thread."""
         self._places: list[tuple[int, str]] = []
 
-    def here(self) -> bool:
-        """Whether the code that runs now belongs to the block."""
+    def is_active(self) -> bool:
+        """Return whether the code that runs now belongs to the block."""
         if threading.get_ident() != self.thread:
-            self.elsewhere = True
+            self.ran_in_other_thread = True
             return False
         return self.open and self in entries(Scope)
 
     def insert(self, module: nn.Module, where: str, change: Change, phase: Phase) -> None:
         """Add a change to those at a place of a module, as the last one of its phase there.
 
-        One hook makes all changes of a place: of ``input`` and ``output`` after the hooks that the
-        module has by then, which are part of the model; of ``first input`` and ``first output``
-        before them.
+        One hook makes all changes of a place. At ``input`` and ``output`` it runs after the hooks
+        that the module already has, which are part of the model; at ``first input`` and
+        ``first output`` before them.
         """
         key = id(module), where
         with _lock:
@@ -82,18 +75,16 @@ class Scope:
                     register = module.register_forward_pre_hook
                 else:
                     register = module.register_forward_hook
-                _inserted[key] = (
-                    register(_HOOKS[where], with_kwargs=True, prepend="first" in where),
-                    [],
-                )
+                hook = register(_HOOKS[where], with_kwargs=True, prepend="first" in where)
+                _inserted[key] = (hook, [])
             changes = _inserted[key][1]
             self._places.append(key)
-            # Of a scope whose end was interrupted, changes are there still.
+            # A scope whose end was interrupted has left its changes here.
             live = [entry for entry in changes if entry.scope.open]
             changes[:] = sorted([*live, _Entry(phase, change, self)], key=lambda entry: entry.phase)
 
     def end(self) -> None:
-        """Take the hooks off that make no other scope's changes."""
+        """Remove this scope's changes, and the hooks that have no others."""
         close_entry(self)
         with _lock:
             for key in {*self._places} & _inserted.keys():
@@ -106,24 +97,22 @@ class Scope:
 
 @contextmanager
 def scope() -> Iterator[Scope]:
-    """A new scope, until the block ends."""
-    own = Scope()
-    open_entry(own)
+    """Open a new scope, which ends with the block."""
+    new_scope = Scope()
+    open_entry(new_scope)
     try:
-        yield own
+        yield new_scope
     finally:
-        own.open = False  # here already, as a Ctrl-C may come before a call does anything
-        own.end()
+        new_scope.open = False  # before any call, since Ctrl-C may come at the start of one
+        new_scope.end()
 
 
-class Enough(Exception):
-    """Ends a forward pass that has given what is wanted of it."""
+class ForwardEnded(Exception):
+    """Raised by a hook to end a forward pass once everything needed is computed."""
 
 
 def suspended() -> AbstractContextManager[None]:
-    """Within the block no scope's changes are made: a module that is run does what it does by
-    itself.
-    """
+    """Within the block, modules run without the changes of any scope."""
     return without(Scope)
 
 
@@ -140,32 +129,30 @@ _inserted: dict[tuple[int, str], tuple[Any, list[_Entry]]] = {}
 
 
 def is_changed(module: nn.Module | None, where: str) -> bool:
-    """Whether an edit of this scope changes a module's input or output."""
+    """Return whether an edit of this scope changes a module's input or output."""
     hook_and_changes = _inserted.get((id(module), where))
     if hook_and_changes is None:
         return False
-    return any(entry.phase is Phase.EDIT and entry.scope.here() for entry in hook_and_changes[1])
+    return any(
+        entry.phase is Phase.EDIT and entry.scope.is_active() for entry in hook_and_changes[1]
+    )
 
 
 def other_hooks(model: nn.Module) -> tuple[int, ...]:
-    """The numbers of the forward hooks of modules that are not inserted here, such as a user's own.
+    """Return the ids of all forward hooks that were not inserted here, such as those of users.
 
-    Those that transformers leaves in a model which was asked for attentions or hidden states change
-    nothing.
+    Hooks with which transformers records attentions or hidden states change nothing and do not
+    count.
     """
-    everywhere = (*torch_module._global_forward_hooks, *torch_module._global_forward_pre_hooks)
-    hooks = (
-        each
-        for module in model.modules()
-        for each in (module._forward_hooks, module._forward_pre_hooks)
-    )
-    found = (
-        pair for each in hooks for pair in tuple(each.items()) if pair[1] not in _HOOKS.values()
-    )
+    ids = [*torch_module._global_forward_hooks, *torch_module._global_forward_pre_hooks]
     recording = "transformers.utils.output_capturing"
-    return everywhere + tuple(
-        number for number, hook in found if getattr(hook, "__module__", None) != recording
-    )
+    for module in model.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for number, hook in tuple(hooks.items()):
+                is_ours = hook in _HOOKS.values()
+                if not is_ours and getattr(hook, "__module__", None) != recording:
+                    ids.append(number)
+    return tuple(ids)
 
 
 def _changed(
@@ -178,10 +165,10 @@ def _changed(
         return values
     if not isinstance(values, Tensor):
         return values
-    given = Given((*args, *kwargs.values()))
-    given.named = kwargs
+    arguments = Arguments((*args, *kwargs.values()))
+    arguments.named = kwargs
     for _, change, scope in tuple(hook_and_changes[1]):
-        if not scope.here():
+        if not scope.is_active():
             continue
         if torch.compiler.is_compiling():
             raise InputError(
@@ -195,56 +182,46 @@ def _changed(
                 expected="a run of a batch",
                 fix="Pass the texts as a batch.",
             )
-        new = change(values, given)
+        new = change(values, arguments)
         if new is not None:
             values = new
     return values
 
 
 def _leave_copy(module: nn.Module, where: str) -> None:
-    """Take our hook at a place off a copy of a module, or off one that was loaded, whose original
-    had it.
-    """
+    """Remove our hook at a place from a module that inherited it, as a copy or by loading."""
     if "input" in where:
         hooks = module._forward_pre_hooks
     else:
         hooks = module._forward_hooks
-    live = {
-        handle.id for handle, _ in _inserted.values() if handle.hooks_dict_ref() is hooks
-    }  # also of copy.copy()
-    for number in [
-        number for number, hook in hooks.items() if hook is _HOOKS[where] and number not in live
-    ]:
-        del hooks[number]
+    # A module made by copy.copy() shares the dictionary with its original.
+    live = {handle.id for handle, _ in _inserted.values() if handle.hooks_dict_ref() is hooks}
+    for number, hook in tuple(hooks.items()):
+        if hook is _HOOKS[where] and number not in live:
+            del hooks[number]
 
 
 def _input(
     where: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> Any:
-    if (
-        kwargs is None
-    ):  # torch has forgotten that the hook takes them: another thread has just removed it
+    if kwargs is None:
+        # Another thread has just removed the hook, and torch forgot that it takes kwargs.
         return None
     if args:
-        name = None
-    else:
-        name = next((key for key, value in kwargs.items() if isinstance(value, Tensor)), None)
-    if name is not None:
-        first = kwargs[name]
-    elif args:
-        first = args[0]
-    else:
-        first = None
-    values = _changed(module, where, first, args, kwargs)
-    if values is first:
-        return None
-    if name is None:
+        values = _changed(module, where, args[0], args, kwargs)
+        if values is args[0]:
+            return None
         return ((values, *args[1:]), kwargs)
+    name = next((key for key, value in kwargs.items() if isinstance(value, Tensor)), None)
+    first = None if name is None else kwargs[name]
+    values = _changed(module, where, first, args, kwargs)
+    if values is first or name is None:
+        return None
     return (args, {**kwargs, name: values})
 
 
 def _output(where: str, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> Any:
-    if len(rest) == 1:  # as above
+    if len(rest) == 1:  # without kwargs, as above
         return None
     kwargs, output = rest
     first = output[0] if isinstance(output, tuple) else output
@@ -260,21 +237,21 @@ def _output(where: str, module: nn.Module, args: tuple[Any, ...], *rest: Any) ->
     return (values, *output[1:])
 
 
-# Functions by name, as a model that is saved or copied within a block takes its hooks along.
-def _at_input(*given: Any) -> Any:
-    return _input("input", *given)
+# Named functions can be pickled: a model that is saved or copied in a block keeps its hooks.
+def _at_input(*arguments: Any) -> Any:
+    return _input("input", *arguments)
 
 
-def _at_output(*given: Any) -> Any:
-    return _output("output", *given)
+def _at_output(*arguments: Any) -> Any:
+    return _output("output", *arguments)
 
 
-def _at_first_input(*given: Any) -> Any:
-    return _input("first input", *given)
+def _at_first_input(*arguments: Any) -> Any:
+    return _input("first input", *arguments)
 
 
-def _at_first_output(*given: Any) -> Any:
-    return _output("first output", *given)
+def _at_first_output(*arguments: Any) -> Any:
+    return _output("first output", *arguments)
 
 
 _HOOKS: Mapping[str, Callable[..., Any]] = {
@@ -293,22 +270,20 @@ class _StandIns:
     """An open block of :func:`standing_in`."""
 
     forwards: Mapping[int, Forward]
-    """By the identity of the module."""
+    """Keyed by the id of the module."""
 
 
 @contextmanager
 def standing_in(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
-    """Let another function, which is also given the module's own forward, compute each of some
-    modules.
+    """Replace the forward pass of modules within the block and its thread.
 
-    Within the block and its thread; elsewhere the modules do what they do by themselves.
+    Each function receives the module's own forward first, then its arguments.
     """
     by_identity = {id(module): forward for module, forward in forwards.items()}
-    with ExitStack() as attached, opened(_StandIns(by_identity)):
+    with ExitStack() as stack, opened(_StandIns(by_identity)):
         for module in forwards:
-            attached.enter_context(
-                patched((id(module), "forward"), partial(_replace_forward, module))
-            )
+            key = (id(module), "forward")
+            stack.enter_context(patched(key, partial(_replace_forward, module)))
         yield
 
 
@@ -325,17 +300,15 @@ def _replace_forward(module: nn.Module) -> Callable[[], None]:
     return undo
 
 
-def _stood_in(own: Forward, key: int, *args: Any, **kwargs: Any) -> Any:
+def _stood_in(original: Forward, key: int, *args: Any, **kwargs: Any) -> Any:
     for entry in reversed(entries(_StandIns)):
         if key in entry.forwards:
-            return entry.forwards[key](own, *args, **kwargs)
-    return own(*args, **kwargs)
+            return entry.forwards[key](original, *args, **kwargs)
+    return original(*args, **kwargs)
 
 
 def without_other_hooks(module: Any, x: Tensor) -> Any:
-    """The output of ``module`` with the changes of its output; other hooks, which may count its
-    calls, do not run.
-    """
+    """Return the output of ``module`` with our changes, without running other hooks."""
     output = module.forward(x)
     new = None
     if (id(module), "output") in _inserted:
@@ -344,9 +317,7 @@ def without_other_hooks(module: Any, x: Tensor) -> Any:
 
 
 def chosen(scores: Tensor, weights: Tensor, choices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The output of a router with these scores: routing weights and choices in the form of the
-    given ones.
-    """
+    """Return the output of a router with other scores: weights and choices follow from them."""
     best, experts = scores.topk(choices.shape[-1], dim=-1)
     return (
         scores,

@@ -1,4 +1,4 @@
-"""What a norm does to a vector, as its formula: centre, scale, weight and bias."""
+"""Express a norm as its formula: centre, scale, weight and bias."""
 
 from itertools import product
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from glassformer.errors import InputError
 
 
 class NormMap(NamedTuple):
-    """``scale(x) * (x - mean(x)) * weight + bias``, of which only a LayerNorm subtracts the mean::
+    """``scale(x) * (x - mean(x)) * weight + bias``; only a LayerNorm subtracts the mean::
 
     scale(x) = 1 / sqrt(mean((x - mean(x)) ** 2) + eps)
     """
@@ -22,73 +22,74 @@ class NormMap(NamedTuple):
     bias: Float[Tensor, " dim"] | None
 
     def centre(self, values: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
-        """The values without their mean, if the norm subtracts it."""
+        """Return the values without their mean, if the norm subtracts it."""
         if self.centred:
             return values - values.mean(-1, keepdim=True)
         return values
 
     def scale(self, stream: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch 1"]:
-        """The factor on all numbers of a position."""
-        return (
-            (self.centre(stream.double()).square().mean(-1, keepdim=True) + self.eps)
-            .rsqrt()
-            .to(stream.dtype)
-        )
+        """Return the factor on all numbers of a position."""
+        variance = self.centre(stream.double()).square().mean(-1, keepdim=True)
+        return (variance + self.eps).rsqrt().to(stream.dtype)
 
     def __call__(self, stream: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
-        """The output of the norm."""
+        """Return the output of the norm."""
         normed = self.centre(stream) * self.scale(stream) * self.weight
         return normed if self.bias is None else normed + self.bias
 
 
 @torch.no_grad()
 def norm_map(norm: Any, stream: Float[Tensor, "*batch dim"]) -> NormMap:
-    """The formula of a norm, in float32 or wider.
+    """Return the formula of a norm, in float32 or wider.
 
-    Its class is not asked: of the formulas that its weight, bias and eps allow, the one is taken
-    that gives what the module gives for random vectors; and it must do so for ``stream``.
+    The class of the norm does not matter. Its weight, bias and eps allow several formulas; the
+    result is the one that agrees with the module on random vectors and on ``stream``.
 
     Args:
-        norm: An RMSNorm or a LayerNorm of torch, glassformer or ``transformers``, of which some
-            multiply by ``1 + weight``.
-        stream: In the type in which the norm reads it.
+        norm: An RMSNorm or a LayerNorm of torch, glassformer or ``transformers``; some multiply by
+            ``1 + weight``.
+        stream: A residual stream in the dtype in which the norm reads it.
 
     Raises:
-        InputError: A norm that does something else, as one with hooks may.
+        InputError: A norm with another formula, such as one with hooks.
     """
     wide = torch.promote_types(stream.dtype, torch.float32)
-    near = _NEAR.get(stream.dtype, 0.03)
+    tolerance = _TOLERANCE.get(stream.dtype, 0.03)
     generator = torch.Generator().manual_seed(0)
-    drawn = (2 * torch.randn(8, 1, stream.shape[-1], generator=generator) + 1).to(stream)
+    random = (2 * torch.randn(8, 1, stream.shape[-1], generator=generator) + 1).to(stream)
     for candidate in _candidates(norm, stream, wide):
-        if _agree(candidate(drawn.to(wide)), norm(drawn), near) and _agree(
-            candidate(stream.to(wide)), norm(stream), near
+        if all(
+            _agree(candidate(values.to(wide)), norm(values), tolerance)
+            for values in (random, stream)
         ):
             return candidate
     raise InputError(
-        f"a final norm, {type(norm).__name__}, that is neither an RMSNorm nor a LayerNorm, or has "
-        "hooks",
-        "a norm that does what its weight and bias say",
-        "Use logit_lens() (on the command line: --what lens), or patch_sweep().",
+        got=(
+            f"a final norm, {type(norm).__name__}, that is neither an RMSNorm nor a LayerNorm, or "
+            "has hooks"
+        ),
+        expected="a norm that does what its weight and bias say",
+        fix="Use logit_lens() (on the command line: --what lens), or patch_sweep().",
     )
 
 
-_NEAR = {torch.float64: 1e-5, torch.float32: 1e-4}
-"""Of the largest number. transformers computes norms of models in float64 in float32."""
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
+"""Largest error by rounding, in units of the largest number.
+
+transformers computes norms in float32, also of models in float64.
+"""
 
 
 def _candidates(norm: Any, stream: Tensor, wide: torch.dtype) -> list[NormMap]:
-    given = getattr(norm, "weight", None)
-    ones = torch.ones(stream.shape[-1], dtype=wide, device=stream.device)
-    if given is None:
-        weights = [ones]
+    """Return the formulas that a norm's weight, bias and eps allow, the likely ones first."""
+    weight = getattr(norm, "weight", None)
+    if weight is None:
+        weights = [torch.ones(stream.shape[-1], dtype=wide, device=stream.device)]
     else:
-        weights = [given.detach().to(wide), 1 + given.detach().to(wide)]
+        weights = [weight.detach().to(wide), 1 + weight.detach().to(wide)]
     bias = getattr(norm, "bias", None)
     bias = bias.detach().to(wide) if isinstance(bias, Tensor) else None
-    eps = next(
-        (getattr(norm, name) for name in ("variance_epsilon", "eps") if hasattr(norm, name)), 1e-5
-    )
+    eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", 1e-5))
     eps = torch.finfo(stream.dtype).eps if eps is None else float(eps)
     likely = isinstance(norm, nn.LayerNorm) or "LayerNorm" in type(norm).__name__
     return [
@@ -97,6 +98,6 @@ def _candidates(norm: Any, stream: Tensor, wide: torch.dtype) -> list[NormMap]:
     ]
 
 
-def _agree(found: Tensor, expected: Tensor, near: float) -> bool:
-    error = (found - expected.to(found.dtype)).abs().max()
-    return bool(error <= near * expected.abs().max())
+def _agree(computed: Tensor, expected: Tensor, tolerance: float) -> bool:
+    error = (computed - expected.to(computed.dtype)).abs().max()
+    return bool(error <= tolerance * expected.abs().max())

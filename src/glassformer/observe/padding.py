@@ -1,4 +1,4 @@
-"""Which positions of its texts a block is told are padding."""
+"""Read from a block's masks which positions of its texts are padding."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -10,18 +10,18 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from glassformer.observe.module_hooks import Given
+from glassformer.observe.module_hooks import Arguments
 
 
 @dataclass(frozen=True, eq=False)
 class Padding:
-    """What the masks among the arguments of a block say.
+    """Padding by the masks among the arguments of a block.
 
     Args:
         exists: Whether some positions of some texts are padding.
-        keys: True where a key of its self-attention is real; None: all are, or the masks do not
-            say.
-        memory: The same of the keys of its cross-attention.
+        keys: True where a key of its self-attention is real; None if all are, or if the masks mask
+            more than padding.
+        memory: True where a key of its cross-attention is real; None as for ``keys``.
     """
 
     exists: bool = False
@@ -31,39 +31,38 @@ class Padding:
     def real_keys(
         self, positions: Sequence[int], length: int
     ) -> Bool[Tensor, "text position"] | None:
-        """Return which of some positions of texts of ``length`` are real, None if all are.
+        """Return which of some positions of texts of ``length`` are real; None if all are.
 
-        The keys that a windowed cache no longer has are the first ones.
+        A windowed cache has dropped the first keys.
         """
         if self.keys is None:
-            missing = 0
-        else:
-            missing = max(0, length - self.keys.shape[1])
-        return _at(self.keys, [position - missing for position in positions])
+            return None
+        num_dropped = max(0, length - self.keys.shape[1])
+        return _at(self.keys, [position - num_dropped for position in positions])
 
     def real_memory(self, positions: Sequence[int]) -> Bool[Tensor, "text position"] | None:
-        """Return which of some positions of the memory are real, None if all are."""
+        """Return which of some positions of the memory are real; None if all are."""
         return _at(self.memory, positions)
 
 
 NO_PADDING = Padding()
 
 
-def padding_of(block: nn.Module, given: Given, start: int, length: int) -> Padding:
-    """Return what a block is told by its arguments.
+def padding_of(block: nn.Module, arguments: Arguments, start: int, length: int) -> Padding:
+    """Return the padding by the masks among a block's arguments.
 
     A mask of padding is ``[text, key]``, or ``[text, 1, query, key]`` of transformers.
 
     Args:
         block: The block.
-        given: The arguments of its call.
+        arguments: The arguments of its call.
         start: The position of the first query of the call.
-        length: The positions of the texts by then.
+        length: Number of positions of the texts so far.
     """
     exists = False
     keys: Tensor | None = None
     memory: Tensor | None = None
-    for name, value in _named(block, given):
+    for name, value in _named(block, arguments):
         if not isinstance(value, Tensor):
             continue
         reads_memory = "memory" in name or "encoder" in name
@@ -75,8 +74,9 @@ def padding_of(block: nn.Module, given: Given, start: int, length: int) -> Paddi
             has_padding = bool((value != value[:1]).any())
             if real is not None and not has_padding and not reads_memory:
                 # Other keys may be outside the window of each query, or empty slots of a cache.
-                missing = max(0, length - real.shape[1])
-                has_padding = not bool(real[:, start - missing : length - missing].all())
+                num_dropped = max(0, length - real.shape[1])
+                of_call = real[:, start - num_dropped : length - num_dropped]
+                has_padding = not bool(of_call.all())
         else:
             continue
         exists = exists or has_padding
@@ -88,11 +88,9 @@ def padding_of(block: nn.Module, given: Given, start: int, length: int) -> Paddi
 
 
 def _real_keys(mask: Tensor) -> Bool[Tensor, "text key"] | None:
-    """Return the keys that some query sees; None where the mask is more than that and one pattern
-    for all texts.
-    """
+    """Return the keys that some query sees; None if the mask is more than a mask of padding."""
     if mask.is_floating_point():
-        if bool((mask > 0).any()):  # no mask that is added to scores
+        if bool((mask > 0).any()):  # a bias of scores, not a mask
             return None
         allowed = mask > torch.finfo(mask.dtype).min / 2
     else:
@@ -106,24 +104,28 @@ def _real_keys(mask: Tensor) -> Bool[Tensor, "text key"] | None:
 
 
 def _at(real: Tensor | None, positions: Sequence[int]) -> Bool[Tensor, "text position"] | None:
-    """A copy of some columns, None if there are none such or all are real."""
+    """Return a copy of some columns; None if a column does not exist, or if all are real."""
     if real is None or not positions or min(positions) < 0 or max(positions) >= real.shape[1]:
         return None
     chosen = real[:, list(positions)]
     return None if bool(chosen.all()) else chosen
 
 
-def _named(block: nn.Module, given: Given) -> Iterator[tuple[str, Any]]:
-    """The arguments of a block's call with their names."""
-    by_position = len(given) - len(given.named)
-    kind: Any = type(block)
-    names = _parameters(kind)
-    yield from zip([*names, *[""] * by_position], given[:by_position], strict=False)
-    yield from given.named.items()
+def _named(block: nn.Module, arguments: Arguments) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a block's call with their names, "" for those of ``*args``."""
+    num_positional = len(arguments) - len(arguments.named)
+    block_type: Any = type(block)
+    names = [*_parameters(block_type), *[""] * num_positional]
+    yield from zip(names, arguments[:num_positional], strict=False)
+    yield from arguments.named.items()
 
 
 @cache
 def _parameters(kind: Any) -> tuple[str, ...]:
-    """The names of the arguments by position of a module's ``forward``."""
+    """Return the names of the positional arguments of a module's ``forward``."""
     parameters = [*inspect.signature(kind.forward).parameters.values()][1:]
-    return tuple(each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD)
+    return tuple(
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    )

@@ -1,6 +1,4 @@
-"""Changes of the whole process that several blocks share: the first of them makes a change, the
-last one undoes it.
-"""
+"""Patches of process-wide state: the first block that needs one applies it, the last undoes it."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
@@ -20,11 +18,11 @@ _patches: dict[Hashable, _Patch] = {}
 
 @contextmanager
 def patched(key: Hashable, apply: Callable[[], Callable[[], object]]) -> Iterator[None]:
-    """Within the block and those of other threads a change is made.
+    """Apply a patch within the block, in all threads.
 
     Args:
-        key: Names the change.
-        apply: Make the change, and return what undoes it.
+        key: Name of the patch.
+        apply: Applies the patch, and returns the function that undoes it.
     """
     with _lock:
         if key not in _patches:

@@ -1,4 +1,4 @@
-"""Path patching: what one head or feed-forward network tells another one directly."""
+"""Path patching: the direct effect of one head or feed-forward network on another."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Sender(NamedTuple):
 
     layer: int
     head: int | None = None
-    """None: the feed-forward network or the mixture of experts of the layer."""
+    """Head of the layer's attention. None: its feed-forward network or mixture of experts."""
 
 
 class Receiver(NamedTuple):
@@ -35,7 +35,7 @@ class Receiver(NamedTuple):
 
     layer: int
     head: int
-    """For keys and values, a key-value head."""
+    """Query head; a key-value head for keys and values."""
     reads: Literal["q", "k", "v"] = "q"
 
 
@@ -54,7 +54,7 @@ class PathSweep(Sweep):
     embedding: float = math.nan
 
     def about(self) -> str:
-        """As of a sweep, and the metric with the embedding as the sender."""
+        """Return the description of the sweep, and the metric with the embedding as the sender."""
         return f"{super().about()[:-1]}, {self.embedding:.4g} from the embedding:"
 
 
@@ -69,47 +69,45 @@ def path_patch(
     *,
     logits: Selection = -1,
 ) -> Sweep:
-    """Run the corrupted texts, in which one receiver, or several at once, read the clean output of
-    one sender.
+    """Run the corrupted texts, with one sender's clean output where the receivers read it.
 
-    Everything else that the receivers read is as corrupted, so that only the direct path through
-    the residual stream counts; what follows the receivers is computed anew. The final norm of
-    ``"logits"`` is computed with the new stream.
+    All other inputs of the receivers are those of the corrupted run, so that only the direct path
+    through the residual stream counts. Everything after the receivers is computed anew. The final
+    norm of ``"logits"`` is computed with the new stream.
 
     Args:
         model: A pre-norm decoder of glassformer or of ``transformers``; arguments that are not
-            listed here are as for
-            :func:`~glassformer.observe.sweep.patch_sweep`.
-        sender: In an earlier layer than the receivers.
-        receiver: A head's queries, keys or values; or the logits.
+            listed here are as for :func:`~glassformer.observe.sweep.patch_sweep`.
+        sender: A part in an earlier layer than the receivers.
+        receiver: The queries, keys or values of a head; or the logits; or several of these at once.
 
     Raises:
         InputError: A sender that is not before a receiver; a model with post-norm or parallel
-            blocks; one within interventions or with hooks, which may change what is on the way.
+            blocks; a model within interventions or with hooks, which may change the path.
 
     Source: Wang et al. 2022, arXiv 2211.00593, section 3.1; Goldowsky-Dill et al. 2023, arXiv
     2304.05969.
     """
     model = network_of(model)
     paths = _Paths(model, clean, corrupted, metric, receiver, logits)
-    (start,) = select("sender layer", sender.layer, paths.last)
-    late = [layer for layer in paths.layers if layer <= start]
-    if late:
+    (sender_layer,) = select("sender layer", sender.layer, paths.num_layers)
+    too_early = [layer for layer in paths.layers if layer <= sender_layer]
+    if too_early:
         raise InputError(
-            got=f"a sender in layer {start} and a receiver in {late[0] if late else None}",
+            got=f"a sender in layer {sender_layer} and a receiver in {too_early[0]}",
             expected="an earlier sender",
             fix="Swap them.",
         )
-    kind: Kind = "ffn" if sender.head is None else "attention"
-    sent = paths.sent(start, kind)
+    kind: Kind = "attention"
+    site = "heads"
     if sender.head is None:
-        head = 0
-    else:
-        head = select("sender head", sender.head, len(sent))[0]
-    sender_kind = "ffn" if sender.head is None else "heads"
-    return paths.sweep(
-        paths.measured(start, kind, sent[[head]]).mean(1), ("layer",), (start,), sender_kind
-    )
+        kind = site = "ffn"
+    sent = paths.sent(sender_layer, kind)
+    head = 0
+    if sender.head is not None:
+        (head,) = select("sender head", sender.head, len(sent))
+    values = paths.measured(sender_layer, kind, sent[[head]]).mean(1)
+    return paths.sweep(values, ("layer",), (sender_layer,), site)
 
 
 @torch.no_grad()
@@ -124,18 +122,18 @@ def path_sweep(
     logits: Selection = -1,
     batch_size: int = 128,
 ) -> PathSweep:
-    """:func:`path_patch` from every head, or every feed-forward network, and from the embedding.
+    """Run :func:`path_patch` from every head or feed-forward network, and the embedding.
 
-    The runs of both texts are shared, and senders run together. Of several receivers, a sender
-    reaches those that are in later layers than it is.
+    The runs of both texts are shared, and senders run together. A sender reaches only receivers in
+    later layers.
 
     Args:
-        model: As for :func:`path_patch`, and so are the others.
+        model: As for :func:`path_patch`, like the other arguments.
         receivers: One receiver, or several that are patched at once.
         senders: Heads, in ``values`` [layer, head], or feed-forward networks, [layer].
         batch_size: Most texts in one forward pass, which bounds the memory.
 
-    Source: As there.
+    Source: As for :func:`path_patch`.
     """
     model = network_of(model)
     require_positive(batch_size=batch_size)
@@ -146,25 +144,27 @@ def path_sweep(
             fix="Choose one of these.",
         )
     paths = _Paths(model, clean, corrupted, metric, receivers, logits)
-    most = max(1, batch_size // paths.rows)
-    kind: Kind = "ffn" if senders == "ffn" else "attention"
-    rows = []
+    most_copies = max(1, batch_size // paths.rows)
+    kind: Kind = "attention"
+    if senders == "ffn":
+        kind = "ffn"
+    rows: list[Tensor] = []
     for layer in range(max(paths.layers)):
-        sent = paths.sent(layer, kind)
-        rows.append(
-            torch.cat([paths.measured(layer, kind, some).mean(1) for some in sent.split(most)])
-        )
+        batches = paths.sent(layer, kind).split(most_copies)
+        metrics = [paths.measured(layer, kind, sent).mean(1) for sent in batches]
+        rows.append(torch.cat(metrics))
     values = torch.stack(rows) if rows else torch.empty(0, 1)
     embedding = paths.measured(-1, "ffn", paths.embedding[None])
-    axes: Any = ("layer", "head") if senders == "heads" else ("layer",)
-    found = paths.sweep(
-        values if senders == "heads" else values[:, 0], axes, tuple(range(len(rows))), senders
-    )
-    return PathSweep(**vars(found), embedding=float(embedding.mean()))
+    layers = tuple(range(len(rows)))
+    if senders == "heads":
+        sweep = paths.sweep(values, ("layer", "head"), layers, senders)
+    else:
+        sweep = paths.sweep(values[:, 0], ("layer",), layers, senders)
+    return PathSweep(**vars(sweep), embedding=float(embedding.mean()))
 
 
 class _Paths:
-    """Both runs, and the receivers, of which those of one layer and kind are edited together."""
+    """Both runs, and the receivers; receivers of one layer and kind are edited together."""
 
     def __init__(
         self,
@@ -176,180 +176,180 @@ class _Paths:
         logits: Selection,
     ) -> None:
         self._runner = Runner(model, metric, logits)
-        given = prepared(clean, corrupted)
-        self._texts = given[1]
-        self.rows = len(next(iter(given[0].values())))
-        blocks = self._runner.blocks
-        if (
-            self._runner.memory
-            or not all(point.pre_norm and point.between is not None for point in blocks)
-            or has_post_norm(self._runner.points)
-        ):
-            raise InputError(
-                got=f"{type(model).__name__}",
-                expected="a pre-norm model without norms after its parts, which are not parallel",
-                fix="Use a pre-norm decoder.",
-            )
-        on_the_way = is_edited() or self._runner.alone
-        if on_the_way:
-            raise InputError(
-                got="path patching within an intervention, or with hooks",
-                expected="the model as it is",
-                fix="Close the block, or remove the hooks.",
-            )
-        self.last = len(blocks)
-        self._receivers = self._checked(receivers)
+        clean_texts, self._texts = prepared(clean, corrupted)
+        self.rows = len(next(iter(clean_texts.values())))
+        _check_model(model, self._runner)
+        self.num_layers = len(self._runner.blocks)
+        self._receivers = self._by_place(receivers)
         self.layers = sorted({layer for layer, _ in self._receivers})
         # Capture checks that a block of transformers adds attention and ffn to its stream.
         kinds = ("embedding", "heads", "attention", "ffn", "residual_before", "residual")
-        with capture(model, what=kinds) as self._ours:
-            self._best = self._runner.run(given[0])
-        with capture(model, what=kinds) as self._theirs:
-            self._worst = self._runner.run(given[1])
-        self.embedding = next(iter(self._ours.last("embedding").values()))
-        self._parts = [self._added(self._theirs, layer) for layer in range(self.last)]
+        with capture(model, what=kinds) as self._clean:
+            self._clean_metric = self._runner.run(clean_texts)
+        with capture(model, what=kinds) as self._corrupted:
+            self._corrupted_metric = self._runner.run(self._texts)
+        self.embedding = next(iter(self._clean.last("embedding").values()))
+        self._parts = [self._added(self._corrupted, layer) for layer in range(self.num_layers)]
 
-    def _checked(self, receivers: Any) -> dict[tuple[int, str], tuple[int, ...]]:
-        several = None
-        if isinstance(receivers, Sequence) and not isinstance(receivers, str | Receiver):
-            several = receivers
-        found: dict[tuple[int, str], tuple[int, ...]] = {}
-        for receiver in [receivers] if several is None else several:
+    def _by_place(self, receivers: Any) -> dict[tuple[int, str], tuple[int, ...]]:
+        """Return the heads of the receivers by layer and kind; logits follow the last layer."""
+        if not isinstance(receivers, Sequence) or isinstance(receivers, str | Receiver):
+            receivers = [receivers]
+        heads_by_place: dict[tuple[int, str], tuple[int, ...]] = {}
+        for receiver in receivers:
             if receiver == "logits":
-                found[self.last, "logits"] = ()
+                heads_by_place[self.num_layers, "logits"] = ()
                 continue
-            fits = isinstance(receiver, Receiver) and receiver.reads in ("q", "k", "v")
-            if not fits:
+            if not isinstance(receiver, Receiver) or receiver.reads not in ("q", "k", "v"):
                 raise InputError(
                     got=f"receiver = {receiver!r}",
                     expected="a Receiver, several, or 'logits'",
                     fix="Use Receiver(layer, head).",
                 )
-            (layer,) = select("receiver layer", receiver.layer, self.last)
+            (layer,) = select("receiver layer", receiver.layer, self.num_layers)
             point = self._runner.attentions()[layer]
-            heads = point.heads // (1 if receiver.reads == "q" else point.group)
-            (head,) = select("receiver head", receiver.head, heads)
+            num_heads = point.heads
+            if receiver.reads != "q":
+                num_heads //= point.group
+            (head,) = select("receiver head", receiver.head, num_heads)
             place = layer, receiver.reads
-            found[place] = tuple(dict.fromkeys((*found.get(place, ()), head)))
-        if not bool(found):
+            heads = (*heads_by_place.get(place, ()), head)
+            heads_by_place[place] = tuple(dict.fromkeys(heads))
+        if not heads_by_place:
             raise InputError(
                 got="no receivers",
                 expected="one or more",
                 fix="Pass a Receiver.",
             )
-        return found
+        return heads_by_place
 
     def _added(self, run: Captured, layer: int) -> dict[str, Tensor]:
-        """What attention and feed-forward network of a layer add to the stream."""
+        """Return what attention and feed-forward network of a layer add to the stream."""
         points = {kind: self._runner.places(kind)[layer] for kind in get_args(Kind)}
         return {kind: run.of(kind)[point.name][-1].values for kind, point in points.items()}
 
     def sent(self, layer: int, kind: Kind) -> Float[Tensor, "sender text position dim"]:
-        """The output of a part of a layer with one clean sender: each of its heads, or the network
-        itself.
-        """
+        """Return the output of a layer's attention with each clean head, or of its clean ffn."""
         runner = self._runner
         point = runner.places(kind).get(layer)
         if point is None:
             raise InputError(
-                f"a sender in layer {layer}, which has no ffn",
-                "another layer",
-                "Choose another sender.",
+                got=f"a sender in layer {layer}, which has no ffn",
+                expected="another layer",
+                fix="Choose another sender.",
             )
         if kind == "ffn":
-            return self._ours.last(kind)[point.name][None]
+            return self._clean.last(kind)[point.name][None]
         attention = runner.attentions()[layer]
-        corrupted = self._theirs.last("heads")[attention.name]
-        width = corrupted.shape[1] * corrupted.shape[3]
-        require_linear(
-            attention.out_proj,
-            f"the projection of {point.name}",
-            width,
-            like=corrupted.transpose(1, 2).flatten(2),
-        )
+        clean = self._clean.last("heads")[attention.name]
+        corrupted = self._corrupted.last("heads")[attention.name]
+        merged = corrupted.transpose(1, 2).flatten(2)
+        name = f"the projection of {point.name}"
+        require_linear(attention.out_proj, name, merged.shape[-1], like=merged)
         alternatives = [[head] for head in range(attention.heads)]
-        return attention_outputs(
-            runner, attention, corrupted, self._ours.last("heads")[attention.name], alternatives
-        )
+        return attention_outputs(runner, attention, corrupted, clean, alternatives)
 
     def measured(
         self, sender: int, kind: Kind, sent: Float[Tensor, "copy text position dim"]
     ) -> Float[Tensor, "copy text"]:
-        """The metric if the receivers after layer ``sender`` read what this part of it sends; -1:
-        the embedding.
+        """Return the metric with the receivers reading what a part of layer ``sender`` sends.
+
+        Only receivers in later layers read it. Layer -1 stands for the embedding.
         """
         runner = self._runner
+        texts = self._texts
+        last = self.num_layers
         reached = {place: heads for place, heads in self._receivers.items() if place[0] > sender}
         first = min(layer for layer, _ in reached)
         edits: list[Edit] = []
         for (layer, reads), heads in reached.items():
             if reads != "logits":
                 stream = self._stream(sender, kind, sent, layer)
-                edits.append(
-                    put(reads, self._read(layer, reads, heads, stream), layers=layer, heads=heads)
-                )
+                values = self._read(layer, reads, heads, stream)
+                edits.append(put(reads, values, layers=layer, heads=heads))
         stream = self._stream(sender, kind, sent, first)
-        if first == self.last:
-            skip = runner.skips(self._texts, first - 1, "residual", self._theirs)
-            logits = runner.resumed(self._texts, first - 1, "residual", stream, skip=skip)
-            return runner.measured(logits, self._texts).double()
-        corrupted = self._theirs.last("residual_before")[runner.blocks[first].name].repeat(
-            len(sent), 1, 1
-        )
-        skip = runner.skips(self._texts, first, "residual_before", self._theirs)
+        if first == last:
+            skip = runner.skips(texts, first - 1, "residual", self._corrupted)
+            logits = runner.resumed(texts, first - 1, "residual", stream, skip=skip)
+            return runner.measured(logits, texts).double()
+        before = self._corrupted.last("residual_before")[runner.blocks[first].name]
+        copies = before.repeat(len(sent), 1, 1)
+        skip = runner.skips(texts, first, "residual_before", self._corrupted)
         with capture(runner.model, what=get_args(Kind)) as run:
 
             def received(_: Tensor) -> Tensor:
                 return self._summed(
-                    stream, [self._added(run, layer) for layer in range(first, self.last)]
+                    stream, [self._added(run, layer) for layer in range(first, last)]
                 )
 
-            if (self.last, "logits") in reached:
-                edits.append(change("residual", received, layers=self.last - 1))
-            logits = runner.resumed(
-                self._texts, first, "residual_before", corrupted, edits=edits, skip=skip
-            )
-        return runner.measured(logits, self._texts).double()
+            if (last, "logits") in reached:
+                edits.append(change("residual", received, layers=last - 1))
+            logits = runner.resumed(texts, first, "residual_before", copies, edits=edits, skip=skip)
+        return runner.measured(logits, texts).double()
 
     def _stream(
         self, sender: int, kind: Kind, sent: Float[Tensor, "copy text position dim"], layer: int
     ) -> Float[Tensor, "row position dim"]:
-        """The corrupted stream before a layer, after the last one for all layers, with what the
-        sender sends.
+        """Return the corrupted stream before a layer, with the output that the sender sends.
 
-        It is summed anew: the difference of what is sent would bring its rounding along.
+        ``layer`` is the number of layers for the stream after the last one.
+
+        The stream is summed anew, since adding a difference would add its rounding.
         """
         if sender == -1:
             return self._summed(sent.flatten(0, 1), self._parts[:layer])
-        before = self._theirs.last("residual_before")[self._runner.blocks[sender].name]
+        before = self._corrupted.last("residual_before")[self._runner.blocks[sender].name]
         parts = [self._parts[sender] | {kind: sent}, *self._parts[sender + 1 : layer]]
         return self._summed(before, parts).flatten(0, 1)
 
     def _summed(self, stream: Tensor, parts: Sequence[Mapping[str, Tensor]]) -> Tensor:
+        """Return a stream after the layers with these parts."""
         for part in parts:
             for kind in get_args(Kind):
                 stream = stream + part[kind]
         return stream
 
     def _read(self, layer: int, reads: str, heads: tuple[int, ...], stream: Tensor) -> Tensor:
-        """Queries, keys or values of some heads of a layer before which the stream is ``stream``."""
+        """Return queries, keys or values that some heads of a layer compute from ``stream``."""
         runner = self._runner
-        model = self._runner.model
         point = runner.places("heads")[layer]
 
-        def done(values: Tensor, _: Any) -> None:
-            raise _Read
+        def end(values: Tensor, _: Any) -> None:
+            raise _HasRead
 
-        options: dict[str, Any] = {"skip": runner.skips(self._texts, layer, None, self._theirs)}
-        with suppress(_Read), scope() as here, capture(model, [point.name], what=reads) as seen:
-            here.insert(point.module, "output", done, Phase.READ)
-            runner.resumed(self._texts, layer, "residual_before", stream, **options)
+        skip = runner.skips(self._texts, layer, None, self._corrupted)
+        with (
+            suppress(_HasRead),
+            scope() as hooks,
+            capture(runner.model, [point.name], what=reads) as seen,
+        ):
+            hooks.insert(point.module, "output", end, Phase.READ)
+            runner.resumed(self._texts, layer, "residual_before", stream, skip=skip)
         return seen.last(reads)[point.name][:, list(heads)]
 
     def sweep(self, values: Tensor, axes: Any, layers: tuple[int, ...], site: str) -> Sweep:
-        best, worst = (float(each.double().mean()) for each in (self._best, self._worst))
-        return Sweep(values, axes, layers, best, worst, site=site, passes=self._runner.passes)
+        """Return measured values as a sweep."""
+        clean = float(self._clean_metric.double().mean())
+        corrupted = float(self._corrupted_metric.double().mean())
+        return Sweep(values, axes, layers, clean, corrupted, site=site, passes=self._runner.passes)
 
 
-class _Read(Exception):
-    """What the receivers read is there."""
+def _check_model(model: nn.Module, runner: Runner) -> None:
+    """Refuse a model in which a part does not add its output to the stream, and changes of it."""
+    pre_norm = all(point.pre_norm and point.between is not None for point in runner.blocks)
+    if runner.memory or not pre_norm or has_post_norm(runner.points):
+        raise InputError(
+            got=f"{type(model).__name__}",
+            expected="a pre-norm model without norms after its parts, which are not parallel",
+            fix="Use a pre-norm decoder.",
+        )
+    if is_edited() or runner.alone:
+        raise InputError(
+            got="path patching within an intervention, or with hooks",
+            expected="the model as it is",
+            fix="Close the block, or remove the hooks.",
+        )
+
+
+class _HasRead(Exception):
+    """Raised once the receivers' queries, keys or values are computed."""

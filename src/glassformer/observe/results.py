@@ -1,6 +1,4 @@
-"""What all results of sweeps, scores and lenses share: the largest values, a table, a figure and a
-short print.
-"""
+"""The common interface of results: the largest values, a table, a figure and a short print."""
 
 from __future__ import annotations
 
@@ -33,8 +31,7 @@ class Table:
     """Values of places, in columns.
 
     Args:
-        axes: For each axis of the columns its name, such as "layer", and the labels along it, such
-            as layers.
+        axes: Name and labels of each axis of the columns, such as "layer" and the layers.
         columns: Named tensors, all with these axes.
         ranked: The columns by which :meth:`Result.top` ranks places, the first by default.
     """
@@ -49,7 +46,7 @@ class Table:
         return " x ".join(counted(len(labels), name) for name, labels in self.axes.items())
 
     def values(self, column: str) -> Float[Tensor, "*place"]:
-        """A column on the CPU, in float64."""
+        """Return a column on the CPU, in float64."""
         known = tuple(self.columns)
         if column not in known:
             raise InputError(
@@ -60,28 +57,27 @@ class Table:
         return self.columns[column].detach().cpu().double()
 
     def place(self, index: int) -> tuple[Label, ...]:
-        """The labels of a place, from its index in a flattened column."""
-        found: list[Label] = []
+        """Return the labels of a place, from its index in a flattened column."""
+        place: list[Label] = []
         for labels in reversed([*self.axes.values()]):
-            index, at = divmod(index, len(labels))
-            found.insert(0, labels[at])
-        return tuple(found)
+            index, coordinate = divmod(index, len(labels))
+            place.insert(0, labels[coordinate])
+        return tuple(place)
 
     def top(self, column: str, count: int) -> Places:
-        """The ``count`` places with the largest absolute values, the largest first; NaN is left
-        out.
+        """Return the ``count`` places with the largest absolute values, the largest first.
+
+        Places without a value (NaN) are left out.
         """
         require_positive(count=count)
         values = self.values(column).flatten()
-        order = (
-            values.abs()
-            .nan_to_num(-1.0, posinf=math.inf)
-            .argsort(descending=True, stable=True)[:count]
-            .tolist()
-        )
-        named = _place_type((*self.axes, "value"))
+        sizes = values.abs().nan_to_num(-1.0, posinf=math.inf)
+        order = sizes.argsort(descending=True, stable=True)[:count].tolist()
+        place_type = _place_type((*self.axes, "value"))
         return Places(
-            named(*self.place(at), float(values[at])) for at in order if not math.isnan(values[at])
+            place_type(*self.place(index), float(values[index]))
+            for index in order
+            if not math.isnan(values[index])
         )
 
 
@@ -106,15 +102,15 @@ class Result:
     """A result with one or more values for each place; a subclass says which, in :meth:`table`."""
 
     def table(self) -> Table:
-        """The values by place."""
+        """Return the values by place."""
         raise NotImplementedError
 
     def about(self) -> str:
-        """What the result is, in a line or two, without its values."""
+        """Return a description of the result in a line or two, without its values."""
         return f"{type(self).__name__}: {self.table().shape}"
 
     def top(self, count: int = 5, kind: str | None = None) -> Places:
-        """The places with the largest absolute values, the largest first::
+        """Return the places with the largest absolute values, the largest first::
 
             sweep.top(1)[0].layer, sweep.top(1)[0].head, sweep.top(1)[0].value
 
@@ -127,11 +123,12 @@ class Result:
             print as a table.
         """
         table = self.table()
-        return table.top(table.ranked[0] if kind is None else kind, count)
+        if kind is None:
+            kind = table.ranked[0]
+        return table.top(kind, count)
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with a row for each place: columns of its labels, and of each
-        value.
+        """Return a ``pandas.DataFrame`` with a row for each place: its labels and its values.
 
         Raises:
             InputError: pandas is not installed.
@@ -139,16 +136,22 @@ class Result:
         try:
             pandas: Any = importlib.import_module("pandas")
         except ModuleNotFoundError as error:
-            raise InputError("no module pandas", "pandas", "Run: pip install pandas.") from error
+            raise InputError(
+                got="no module pandas", expected="pandas", fix="Run: pip install pandas."
+            ) from error
         table = self.table()
         places = list(product(*table.axes.values()))
-        labels = {name: [place[at] for place in places] for at, name in enumerate(table.axes)}
-        columns = {name: table.values(name).flatten().numpy() for name in table.columns}
-        return pandas.DataFrame({**labels, **columns})
+        columns: dict[str, Any] = {}
+        for axis, name in enumerate(table.axes):
+            columns[name] = [place[axis] for place in places]
+        for name in table.columns:
+            columns[name] = table.values(name).flatten().numpy()
+        return pandas.DataFrame(columns)
 
     def plot(self, kind: str | None = None, **options: Any) -> Any:
-        """Draw the values by place; see :func:`~glassformer.figures.places.plot_places`, which
-        takes the options.
+        """Draw the values by place.
+
+        :func:`~glassformer.figures.places.plot_places` takes the options.
 
         Needs the extra ``figures``.
         """
@@ -156,15 +159,17 @@ class Result:
             # Found by name, as figures imports observe.
             plot = pkgutil.resolve_name("glassformer.figures.places:plot_places")
         table = self.table()
-        return plot(table, table.ranked[0] if kind is None else kind, **options)
+        if kind is None:
+            kind = table.ranked[0]
+        return plot(table, kind, **options)
 
     def __repr__(self) -> str:
         table = self.table()
         lines = [self.about()]
         for column, places in _shown(table):
-            title = f" {column}" if len(table.ranked) > 1 else ""
-            lines += [title] if title else []
-            rows = [(*_named(place, table), f"{place[-1]:+.4g}") for place in places]
+            if len(table.ranked) > 1:
+                lines.append(f" {column}")
+            rows = [(*_place_labels(place, table), f"{place[-1]:+.4g}") for place in places]
             lines += [f"  {line}" for line in aligned(rows)] or ["  no values"]
         return "\n".join(lines)
 
@@ -177,7 +182,7 @@ class Result:
 
 
 def counted(count: int, name: str) -> str:
-    """A number of things of this name in the singular: ``"9 heads"``."""
+    """Return a number and a name, which is given in the singular: ``"9 heads"``."""
     name = name.replace("_", " ")
     if count == 1:
         return f"1 {name}"
@@ -186,9 +191,7 @@ def counted(count: int, name: str) -> str:
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table: the last column, of numbers, is aligned on the right, the others on the
-    left.
-    """
+    """Return the lines of a table: the last column is aligned right, the others left."""
     listed = [tuple(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
     lines = []
@@ -199,25 +202,26 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _shown(table: Table) -> list[tuple[str, Places]]:
-    """The places that are printed, by column."""
+    """Return the places that are printed, by column."""
     count = _SHOWN if len(table.ranked) == 1 else _SHOWN_OF_EACH
     return [(column, table.top(column, count)) for column in table.ranked]
 
 
-def _named(place: Any, table: Table) -> list[str]:
-    """The labels of a place, numbers with the name of their axis; without axes of one label, of
-    which all are.
+def _place_labels(place: Any, table: Table) -> list[str]:
+    """Return the labels of a place, numbers with the name of their axis.
+
+    Axes with a single label are left out, unless all axes are such.
     """
-    several = [len(labels) > 1 for labels in table.axes.values()]
-    found = []
-    for name, label, differs in zip(table.axes, place, several, strict=False):
-        if differs or not any(several):
-            found.append(label if isinstance(label, str) else f"{name.replace('_', ' ')} {label}")
-    return found
+    differs = [len(labels) > 1 for labels in table.axes.values()]
+    texts: list[str] = []
+    for name, label, is_shown in zip(table.axes, place, differs, strict=False):
+        if is_shown or not any(differs):
+            texts.append(label if isinstance(label, str) else f"{name.replace('_', ' ')} {label}")
+    return texts
 
 
 def _html_table(names: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table whose last column are numbers."""
+    """Return a table whose last column are numbers."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     body = ""
     for *labels, value in rows:
@@ -228,12 +232,12 @@ def _html_table(names: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
 
 @functools.cache
 def _place_type(names: tuple[str, ...]) -> Any:
-    """The named tuple with these fields."""
-    make: Any = namedtuple  # whose fields a type checker asks for in the code
-    found = make("Place", names)
-    # Types that are made while a program runs are not found by name; their fields make them again.
-    found.__reduce__ = lambda self: (_place, (names, tuple(self)))
-    return found
+    """Return the named tuple with these fields."""
+    make: Any = namedtuple  # as Any, because a type checker wants literal fields
+    place_type = make("Place", names)
+    # pickle does not find this type by its name: store the fields, and make the type again.
+    place_type.__reduce__ = lambda self: (_place, (names, tuple(self)))
+    return place_type
 
 
 def _place(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:

@@ -1,6 +1,4 @@
-"""The block and the attention of a model that are running now, and the positions of their texts
-that they compute.
-"""
+"""The running block and attention of a model, and the text positions that they compute."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from glassformer.observe.hook_points import (
     Selection,
     of_kind,
 )
-from glassformer.observe.module_hooks import Given, Phase, Scope
+from glassformer.observe.module_hooks import Arguments, Phase, Scope
 from glassformer.observe.positions import (
     cache_of,
     is_cross,
@@ -34,7 +32,7 @@ from glassformer.observe.positions import (
 
 @dataclass(eq=False, slots=True)
 class Visit:
-    """One call of a hook point: which positions of their texts its tensors hold.
+    """One call of a hook point, with the positions of its tensors in their texts.
 
     Args:
         point: The hook point.
@@ -65,19 +63,20 @@ class Visit:
         return is_cross(self.point, call, self.cache)
 
     def key_order(self, call: Attended) -> tuple[Tensor | None, int]:
-        """Return the permutation that sorts the keys by position (None: they are sorted), and the
-        first position.
+        """Return the permutation that sorts the keys by position, and the first position.
+
+        The permutation is None if the keys are sorted.
         """
         if self.is_cross(call):
             return None, 0
         return key_order(self.cache, self.start, self.length, call.k.shape[2])
 
     def key_places(self, call: Attended) -> dict[int, int]:
-        """Return the index of the key of each position; a cache may hold them in another order."""
+        """Return the slot of the key of each position; a cache may hold them in another order."""
         order, first = self.key_order(call)
         count = call.k.shape[2]
-        indices = range(count) if order is None else order.tolist()
-        return dict(zip(range(first, first + count), indices, strict=True))
+        slots = range(count) if order is None else order.tolist()
+        return dict(zip(range(first, first + count), slots, strict=True))
 
 
 @dataclass(eq=False, slots=True)
@@ -132,17 +131,17 @@ class AttentionRun:
 
 
 class Running:
-    """What is running: hooks of some blocks and attentions tell it.
+    """The block and the attention that are running, by hooks of some blocks and attentions.
 
     Args:
-        block_entered: Called when a block, or an attention in no block, is entered: with it and its
-            arguments.
+        block_entered: Called with a block, or an attention in no block, and its arguments when it
+            is entered.
         attention_left: Called when an attention is left.
     """
 
     def __init__(
         self,
-        block_entered: Callable[[nn.Module, Tensor, Given], None],
+        block_entered: Callable[[nn.Module, Tensor, Arguments], None],
         attention_left: Callable[[AttentionRun], None] | None = None,
     ) -> None:
         self._block_entered = block_entered
@@ -153,7 +152,7 @@ class Running:
         """The block that was entered last, whether or not it has been left."""
         self.ended: BlockRun | None = None
         """The block that was left last."""
-        self._arguments: Given | None = None
+        self._arguments: Arguments | None = None
         """The arguments of a model of transformers, where its logits are read."""
         self._attentions: list[AttentionPoint] = []
         self._blocks: list[nn.Module] = []
@@ -165,17 +164,14 @@ class Running:
         chosen: Iterable[HookPoint],
         attentions: Iterable[AttentionPoint],
     ) -> None:
-        """Follow the blocks of the chosen hook points, and attentions, from their input on, within
-        a scope.
-        """
+        """Follow the blocks of the chosen hook points, and attentions, from their input on."""
         self._attentions = list(attentions)
         blocks: dict[nn.Module, int] = {}
-        if (
-            self._attentions
-        ):  # the first block of a stack ends an attention that has raised and has not left
+        if self._attentions:
+            # The first block of a stack ends an attention that has raised and not left.
             blocks |= {point.module: point.layer for point in of_kind(points, EmbeddingPoint)}
         for point in chosen:
-            if isinstance(point, LogitsPoint):  # whose positions are those of the last block
+            if isinstance(point, LogitsPoint):  # its positions are those of the last block
                 last = of_kind(points, BlockPoint)[-1]
                 blocks[last.module] = last.layer
                 if point.owner is not None:
@@ -191,15 +187,16 @@ class Running:
             )
 
     def leave_attentions(self, scope: Scope) -> None:
-        """Follow the attentions to their output; called after all other hooks of it are inserted."""
+        """Follow the attentions to their output; call this after inserting all other hooks."""
         for attention in self._attentions:
             scope.insert(
                 attention.module, "output", partial(self._leave_attention, attention), Phase.READ
             )
 
     def leave_blocks(self, scope: Scope) -> None:
-        """Follow the blocks to their output, as :meth:`leave_attentions`; without it the last one
-        counts as running.
+        """Follow the blocks to their output, like :meth:`leave_attentions`.
+
+        Without this call, the last block counts as running.
         """
         for block in self._blocks:
             scope.insert(block, "output", partial(self._leave_block, block), Phase.READ)
@@ -207,11 +204,9 @@ class Running:
     def logits_visit(
         self, point: LogitsPoint, values: Tensor, block: BlockRun
     ) -> tuple[Visit, Tensor]:
-        """Return the call of the module that computes logits after a block, and them with an axis
-        of positions.
+        """Return the call of the module that computes logits, and logits with an axis of positions.
 
-        A classifier's have one position; others are perhaps those of the last positions alone, or
-        of some.
+        A classifier's logits have one position; other logits may be those of some positions alone.
         """
         if is_pooled(point, values):
             require_rows(values, block.shape or None, point.name)
@@ -219,29 +214,30 @@ class Running:
         if values.dim() == 2:  # of the last position, as in generate()
             values = values[:, None]
         length = block.shape[1]
-        return block.visit(
-            point, length, kept_logits(self._arguments, length, values.shape[1])
-        ), values
+        positions = kept_logits(self._arguments, length, values.shape[1])
+        return block.visit(point, length, positions), values
 
-    def _enter_block(self, module: nn.Module, layer: int, values: Tensor, given: Given) -> None:
-        cache = cache_of(given)
-        self.attention = None  # one that has raised has not left
+    def _enter_block(
+        self, module: nn.Module, layer: int, values: Tensor, arguments: Arguments
+    ) -> None:
+        cache = cache_of(arguments)
+        self.attention = None  # an attention that has raised has not left
         self.block = BlockRun(module, start_of(cache, layer), cache, values.shape)
         self.latest = self.block
-        self._block_entered(module, values, given)
+        self._block_entered(module, values, arguments)
 
-    def _leave_block(self, module: nn.Module, values: Tensor, given: Given) -> None:
+    def _leave_block(self, module: nn.Module, values: Tensor, arguments: Arguments) -> None:
         if self.block is not None and self.block.module is module:
             self.ended = self.block
             self.block = None
 
-    def _enter_attention(self, point: AttentionPoint, values: Tensor, given: Given) -> None:
+    def _enter_attention(self, point: AttentionPoint, values: Tensor, arguments: Arguments) -> None:
         if point.block is None:
-            self._enter_block(point.module, point.layer, values, given)
+            self._enter_block(point.module, point.layer, values, arguments)
         block = self.latest if self.block is None else self.block
-        self.attention = AttentionRun(point, block, None if point.cross else cache_of(given))
+        self.attention = AttentionRun(point, block, None if point.cross else cache_of(arguments))
 
-    def _leave_attention(self, point: AttentionPoint, values: Tensor, given: Given) -> None:
+    def _leave_attention(self, point: AttentionPoint, values: Tensor, arguments: Arguments) -> None:
         run = self.attention
         if run is None or run.point is not point:
             return
@@ -251,10 +247,10 @@ class Running:
         if self._attention_left is not None:
             self._attention_left(run)
 
-    def _note_arguments(self, values: Tensor, given: Given) -> None:
-        self._arguments = given
+    def _note_arguments(self, values: Tensor, arguments: Arguments) -> None:
+        self._arguments = arguments
 
 
 def is_pooled(point: LogitsPoint, logits: Tensor) -> bool:
-    """Return whether logits are those of a classifier, one row for each text."""
+    """Return whether logits belong to a classifier: one row for each text."""
     return logits.dim() == 2 and point.name != "output"

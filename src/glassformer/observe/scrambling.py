@@ -19,17 +19,20 @@ Predict = Callable[[Int[Tensor, "batch source *field"]], Float[Tensor, "batch *p
 class ScrambledContext:
     """The result for one context."""
 
-    positions: int  # real ones, which were permuted
-    orders: int  # tried, the original one included
-    exhaustive: bool  # whether all orders were tried
-    largest_change: float  # of a logit, absolute
-    changed_tokens: int  # most likely tokens that changed, over all orders and target positions
-    decided_tokens: (
-        int  # those that were compared: orders other than the original, times target positions
-    )
-    worst_order: tuple[
-        int, ...
-    ]  # with the largest change: position i holds the original's position worst_order[i]
+    positions: int
+    """Number of real positions, which were permuted."""
+    orders: int
+    """Number of orders that were tried, with the original one."""
+    exhaustive: bool
+    """True if all orders were tried."""
+    largest_change: float
+    """Largest absolute change of a logit."""
+    changed_tokens: int
+    """Number of most likely tokens that changed, over all orders and target positions."""
+    decided_tokens: int
+    """Number of compared tokens: orders other than the original, times target positions."""
+    worst_order: tuple[int, ...]
+    """Order with the largest change: position i holds the original's position worst_order[i]."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,7 +40,8 @@ class Scrambling:
     """The result of :func:`scrambling_test`."""
 
     contexts: tuple[ScrambledContext, ...]
-    tolerance: float  # the largest change of a logit that is attributed to rounding
+    tolerance: float
+    """Largest change of a logit that is attributed to rounding."""
 
     @property
     def largest_change(self) -> float:
@@ -61,22 +65,19 @@ class Scrambling:
 
     @property
     def exhaustive(self) -> bool:
-        """Whether every order of every context was tried."""
+        """True if every order of every context was tried."""
         return all(context.exhaustive for context in self.contexts)
 
     @property
     def holds(self) -> bool:
-        """No most likely token changed, and no logit by more than ``tolerance``."""
+        """True if no most likely token changed, and no logit by more than ``tolerance``."""
         return self.changed_tokens == 0 and self.largest_change <= self.tolerance
 
     def __repr__(self) -> str:
-        if self.exhaustive:
-            which = "all orders"
-        else:
-            which = "a sample of the orders"
+        verdict = "holds" if self.holds else "FAILS"
+        which = "all orders" if self.exhaustive else "a sample of the orders"
         lines = [
-            f"{'holds' if self.holds else 'FAILS'}: {len(self.contexts)} contexts, {which}, "
-            f"{self.orders:,} in all",
+            f"{verdict}: {len(self.contexts)} contexts, {which}, {self.orders:,} in all",
             f"largest change of a logit {self.largest_change:.2g} (allowed {self.tolerance:.2g})",
             f"most likely tokens changed {self.changed_tokens:,} of {self.decided_tokens:,}",
         ]
@@ -100,113 +101,116 @@ def scrambling_test(
     tolerance: float = 1e-5,
     batch_size: int = 512,
 ) -> Scrambling:
-    """Permute the positions of each context, and compare the logits with those of the original
-    order.
+    """Permute the positions of each context, and compare its logits with the original ones.
 
-    With n real positions all n! orders are tried if they are at most ``max_orders`` (5,040 = 7!),
-    otherwise
-    ``max_orders`` different ones: the original and random others. Padding stays in place, and so do
-    the fields within a slot.
+    With n real positions all n! orders are tried if they are at most ``max_orders`` (5,040 = 7!).
+    Otherwise ``max_orders`` different orders are tried: the original and random others. Padding
+    stays in place, and so do the fields within a slot.
 
     Args:
-        predict: From sources ``[batch, source]`` or ``[batch, source, field]`` to logits ``[batch,
-            ..., vocab]``; each row of the result depends on its source only. Called without gradients; must be deterministic, such as a
-            model in evaluation mode.
+        predict: Maps sources ``[batch, source]`` or ``[batch, source, field]`` to logits ``[batch,
+            ..., vocab]``; each row of the result depends on its source only. It is called without
+            gradients, and must be deterministic, such as a model in evaluation mode.
+        source: The contexts.
         real: True at real positions; all are real when None.
-        max_orders: The most orders of each context, at least 2.
-        tolerance: The largest change of a logit that is attributed to rounding, at least 0.
-        batch_size: Orders in one call of ``predict``.
+        max_orders: Most orders of each context, at least 2.
+        seed: Seed of the random orders.
+        tolerance: Largest change of a logit that is attributed to rounding, at least 0.
+        batch_size: Number of orders in one call of ``predict``.
     """
-    got = f"source of shape {list(source.shape)}"
-    expected = (
-        "[context, position] or [context, slot, field], with at least one context and position"
-    )
-    if not (source.dim() >= 2 and min(source.shape[:2]) >= 1):
+    if source.dim() < 2 or min(source.shape[:2]) < 1:
         raise InputError(
-            got=got,
-            expected=expected,
+            got=f"source of shape {list(source.shape)}",
+            expected=(
+                "[context, position] or [context, slot, field], with at least one context and "
+                "position"
+            ),
             fix="Add a context axis with source[None].",
         )
     if real is None:
         real = torch.ones(source.shape[:2], dtype=torch.bool)
-    else:
-        real = real.cpu()
-    fits = real.shape == source.shape[:2]
-    got = f"real of shape {list(real.shape)} and dtype {real.dtype}"
-    expected = f"torch.bool and the shape {list(source.shape[:2])}"
-    fix = "Pass True for each real position."
-    if not fits or real.dtype != torch.bool:
+    real = real.cpu()
+    _check_request(source, real, max_orders, tolerance, batch_size)
+    generator = torch.Generator().manual_seed(seed)
+    contexts: list[ScrambledContext] = []
+    with torch.no_grad():
+        for context, is_real in zip(source, real, strict=True):
+            orders, exhaustive = _orders(is_real, max_orders, generator)
+            num_real = int(is_real.sum())
+            contexts.append(
+                _one_context(predict, context, orders, exhaustive, num_real, batch_size)
+            )
+        result = Scrambling(tuple(contexts), tolerance)
+        if not result.holds:
+            _check_deterministic(predict, source[:1])
+    return result
+
+
+def _check_request(
+    source: Tensor, real: Tensor, max_orders: int, tolerance: float, batch_size: int
+) -> None:
+    """Refuse arguments that do not fit, and contexts that no order changes."""
+    if real.shape != source.shape[:2] or real.dtype != torch.bool:
         raise InputError(
-            got=got,
-            expected=expected,
-            fix=fix,
+            got=f"real of shape {list(real.shape)} and dtype {real.dtype}",
+            expected=f"torch.bool and the shape {list(source.shape[:2])}",
+            fix="Pass True for each real position.",
         )
     require_positive(max_orders=max_orders, batch_size=batch_size)
-    if not max_orders >= 2:
+    if max_orders < 2:
         raise InputError(
             got=f"max_orders = {max_orders}",
             expected="at least 2",
             fix="One order is the original.",
         )
-    if not tolerance >= 0:
+    if not tolerance >= 0:  # refuses NaN too
         raise InputError(
             got=f"tolerance = {tolerance}",
             expected="a number of at least 0",
             fix="Use 1e-5 in float32.",
         )
-    contents = [
-        context[places.to(context.device)] for context, places in zip(source, real, strict=True)
-    ]
-    differ = any(bool((each != each[:1]).any()) for each in contents)
-    got = "contexts that are the same in every order"
-    if not differ:
+    for context, is_real in zip(source, real, strict=True):
+        contents = context[is_real.to(context.device)]
+        if bool((contents != contents[:1]).any()):
+            return
+    raise InputError(
+        got="contexts that are the same in every order",
+        expected="two different real positions in one of them",
+        fix="Pass contexts whose real positions differ.",
+    )
+
+
+def _check_deterministic(predict: Predict, source: Tensor) -> None:
+    """Refuse a function that returns other logits when it reads the same source again."""
+    difference = float((predict(source).clone() - predict(source)).abs().max())
+    if difference != 0:
         raise InputError(
-            got=got,
-            expected="two different real positions in one of them",
-            fix="Pass contexts whose real positions differ.",
+            got=f"logits that differ by {difference:.2g} when the same source is read again",
+            expected="a deterministic function of the source",
+            fix="Call model.eval() first to switch dropout off.",
         )
-    generator = torch.Generator().manual_seed(seed)
-    contexts = []
-    with torch.no_grad():
-        for context, places in zip(source, real, strict=True):
-            orders, exhaustive = _orders(places, max_orders, generator)
-            contexts.append(
-                _one_context(predict, context, orders, exhaustive, int(places.sum()), batch_size)
-            )
-        result = Scrambling(tuple(contexts), tolerance)
-        if not result.holds:
-            difference = float((predict(source[:1]).clone() - predict(source[:1])).abs().max())
-            got = f"logits that differ by {difference:.2g} when the same source is read again"
-            fix = "Call model.eval() first to switch dropout off."
-            if difference != 0:
-                raise InputError(
-                    got=got,
-                    expected="a deterministic function of the source",
-                    fix=fix,
-                )
-    return result
 
 
 def _orders(
     real: Bool[Tensor, " source"], max_orders: int, generator: torch.Generator
 ) -> tuple[Int[Tensor, "order source"], bool]:
-    """Different orders of the real positions, the original one first, and whether they are all
-    orders.
+    """Return different orders of the real positions, and whether they are all orders.
+
+    The original order is the first one.
     """
     places = real.nonzero()[:, 0]
     count = len(places)
     exhaustive = count <= 20 and math.factorial(count) <= max_orders
     if exhaustive:
-        drawn = torch.tensor(
-            list(permutations(range(count))), dtype=torch.int64
-        )  # the first is the original
+        different = list(permutations(range(count)))  # the first is the original
     else:
-        kept = {tuple(range(count)): None}
-        while len(kept) < max_orders:
-            kept[tuple(torch.randperm(count, generator=generator).tolist())] = None
-        drawn = torch.tensor(list(kept))
-    orders = torch.arange(len(real)).repeat(len(drawn), 1)
-    orders[:, places] = places[drawn]
+        drawn = {tuple(range(count)): None}
+        while len(drawn) < max_orders:
+            drawn[tuple(torch.randperm(count, generator=generator).tolist())] = None
+        different = list(drawn)
+    permuted = torch.tensor(different, dtype=torch.int64)
+    orders = torch.arange(len(real)).repeat(len(permuted), 1)
+    orders[:, places] = places[permuted]
     return orders, exhaustive
 
 
@@ -218,34 +222,43 @@ def _one_context(
     positions: int,
     batch_size: int,
 ) -> ScrambledContext:
+    """Return the result for one context."""
     original: Tensor | None = None
     largest = 0.0
     worst = 0
     changed = 0
     decided = 0
     for start in range(0, len(orders), batch_size):
-        chosen = orders[start : start + batch_size]
-        logits = predict(context[chosen.to(context.device)])
-        if not logits.dim() >= 2 or logits.shape[0] != len(chosen):
-            raise InputError(
-                got=f"logits of shape {list(logits.shape)} for {len(chosen)} sources",
-                expected=f"[{len(chosen)}, ..., vocab]",
-                fix="Return one row of logits for each source.",
-            )
-        infinite = int((~logits.isfinite()).sum())
-        if infinite != 0:
-            raise InputError(
-                got=f"{infinite} logits that are not finite",
-                expected="finite numbers",
-                fix="Check the model for NaN.",
-            )
-        original = logits[0].clone() if original is None else original
+        batch = orders[start : start + batch_size]
+        logits = predict(context[batch.to(context.device)])
+        _check_logits(logits, len(batch))
+        if original is None:
+            original = logits[0].clone()
         change = (logits - original).abs().flatten(1).amax(1)
         tokens = logits.argmax(-1)
         changed += int((tokens != original.argmax(-1)).sum())
-        decided += tokens.numel() - (tokens[0].numel() if start == 0 else 0)
+        decided += tokens.numel()
+        if start == 0:  # the original order
+            decided -= tokens[0].numel()
         if float(change.max()) > largest:
             largest = float(change.max())
             worst = start + int(change.argmax())
     order = tuple(orders[worst].tolist())
     return ScrambledContext(positions, len(orders), exhaustive, largest, changed, decided, order)
+
+
+def _check_logits(logits: Tensor, count: int) -> None:
+    """Refuse logits that do not have a row for each of ``count`` sources, NaN and infinity."""
+    if logits.dim() < 2 or logits.shape[0] != count:
+        raise InputError(
+            got=f"logits of shape {list(logits.shape)} for {count} sources",
+            expected=f"[{count}, ..., vocab]",
+            fix="Return one row of logits for each source.",
+        )
+    infinite = int((~logits.isfinite()).sum())
+    if infinite != 0:
+        raise InputError(
+            got=f"{infinite} logits that are not finite",
+            expected="finite numbers",
+            fix="Check the model for NaN.",
+        )

@@ -1,4 +1,4 @@
-"""Which of our sites an unknown name may have meant."""
+"""Suggest which site an unknown name may have meant."""
 
 import re
 from collections.abc import Iterable
@@ -27,27 +27,23 @@ _TRANSFORMER_LENS = MappingProxyType(
         "result": "heads",
     }
 )
-"""By TransformerLens's names, without their layer and ``hook_``."""
-_OF_BLOCK = re.compile(r"(?:blocks\.(?P<layer>\d+)\.)?(?:attn\.)?(?:hook_)?(?P<name>.+)")
+"""Sites by TransformerLens's names, without their layer and ``hook_``."""
+_LENS_NAME = re.compile(r"(?:blocks\.(?P<layer>\d+)\.)?(?:attn\.)?(?:hook_)?(?P<name>.+)")
 
 
 def meant_site(name: Any, known: Iterable[str]) -> str:
-    """A sentence that says what an unknown name of a site may have meant: a slip, or a name of
-    TransformerLens.
-    """
+    """Return the hint for an unknown site: a name close to it, or its name in TransformerLens."""
     known = tuple(known)
-    match = _OF_BLOCK.fullmatch(name) if isinstance(name, str) else None
+    match = _LENS_NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None:
         return "Choose one of these."
     site = _TRANSFORMER_LENS.get(match["name"])
     if site is None and match["name"] in known:
         site = match["name"]
     if site in known:
-        if match["layer"] is None:
-            layer = ""
-        else:
-            layer = f" with layers={match['layer']}"
-        return f"Did you mean '{site}'{layer}?"
+        layer = match["layer"]
+        selection = "" if layer is None else f" with layers={layer}"
+        return f"Did you mean '{site}'{selection}?"
     close = close_name(name, known)
     if close is None:
         return "Choose one of these."

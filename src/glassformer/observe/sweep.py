@@ -1,4 +1,4 @@
-"""Activation patching and ablation over all places of a kind: what each of them carries."""
+"""Activation patching and ablation of all places of a kind, and their effects on a metric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassformer.errors import InputError, require_positive
 from glassformer.layers.attention import is_edited
 from glassformer.modes import evaluating
 from glassformer.observe.capture import capture, network_of
-from glassformer.observe.captured import AXES, Captured
+from glassformer.observe.captured import AXES, Captured, Record
 from glassformer.observe.edits import Over, change
 from glassformer.observe.hook_points import (
     AttentionPoint,
@@ -59,9 +59,7 @@ SWEPT: tuple[Site | Inner, ...] = (*get_args(Site), *get_args(Inner))
 Axis = Literal["layer", "head", "expert", "neuron", "position"]
 
 _TOKENS_TOGETHER = 512
-"""Layers are swept together up to as many tokens, from which on a pass takes time in proportion to
-its tokens.
-"""
+"""Most tokens for which layers are swept together; beyond, a pass's time grows with them."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,14 +74,14 @@ class Sweep(Result):
         axes: The names of the axes of ``values``, "layer" first.
         layers: The layers on the first axis.
         clean: The metric of the clean run.
-        corrupted: That of the corrupted run, in which a place is given its clean value; None of an
-            ablation, in which a place of the clean run is set to 0 or to a mean.
-        by_text: The values of each text, of which ``values`` are the means; one, if the metric
-            gives a mean.
-        unchanged_by_text: Those of the run that is changed.
-        site: What was changed.
-        passes: Forward passes that the sweep took, many of them of some layers and positions alone;
-            None if they were not counted.
+        corrupted: The metric of the corrupted run, in which places get their clean value; None for
+            an ablation, in which places of the clean run are set to 0 or to a mean.
+        by_text: The metric for each text; ``values`` are its means. One value if the metric is a
+            mean.
+        unchanged_by_text: The metric of the run without a change, for each text.
+        site: The site that was changed.
+        passes: Number of forward passes, many of them of some layers and positions alone; None if
+            they were not counted.
     """
 
     values: Float[Tensor, " layer *place"]
@@ -98,17 +96,18 @@ class Sweep(Result):
 
     @property
     def effects(self) -> Float[Tensor, " layer *place"]:
-        """What the change of each place adds to the metric of the run that is changed."""
-        return self.values - (self.clean if self.corrupted is None else self.corrupted)
+        """Difference that the change of each place makes to the metric."""
+        unchanged = self.clean if self.corrupted is None else self.corrupted
+        return self.values - unchanged
 
     @property
     def effects_by_text(self) -> Float[Tensor, " layer *place text"]:
-        """:attr:`effects` for each text: their spread says how sure the mean is."""
+        """:attr:`effects` for each text; their spread shows how certain the mean is."""
         if self.by_text is None or self.unchanged_by_text is None:
             raise InputError(
-                "effects by text of an estimate",
-                "an exact sweep",
-                "Use patch_sweep or ablation_sweep.",
+                got="effects by text of an estimate",
+                expected="an exact sweep",
+                fix="Use patch_sweep or ablation_sweep.",
             )
         return self.by_text - self.unchanged_by_text
 
@@ -117,7 +116,9 @@ class Sweep(Result):
         """The share of the difference that each place restores: 0 as corrupted, 1 as clean."""
         if self.corrupted is None:
             raise InputError(
-                "restored of an ablation", "a sweep with a corrupted run", "Read effects instead."
+                got="restored of an ablation",
+                expected="a sweep with a corrupted run",
+                fix="Read effects instead.",
             )
         if self.clean == self.corrupted:
             raise InputError(
@@ -128,9 +129,7 @@ class Sweep(Result):
         return self.effects / (self.clean - self.corrupted)
 
     def table(self) -> Table:
-        """Columns ``effect``, ``value`` (of the metric) and, if there is a corrupted run,
-        ``restored``.
-        """
+        """Return columns ``effect``, ``value`` (metric) and, with a corrupted run, ``restored``."""
         axes: dict[str, Sequence[int]] = {"layer": self.layers}
         axes |= dict(zip(self.axes[1:], map(range, self.values.shape[1:]), strict=True))
         columns = {"effect": self.effects, "value": self.values}
@@ -139,50 +138,41 @@ class Sweep(Result):
         return Table(axes, columns, ("effect",))
 
     def about(self) -> str:
-        """Site, number of places and passes; the metric of the clean and the corrupted run."""
-        of = "" if self.site is None else f" of {self.site}"
-        cost = ""
+        """Return site, number of places and passes, and the metric of clean and corrupted run."""
+        title = type(self).__name__
+        if self.site is not None:
+            title += f" of {self.site}"
+        title += f": {self.table().shape}"
         if self.passes is not None:
+            title += f", {counted(self.passes, 'forward pass')}"
             if self.passes < self.values.numel():
-                several = " of several places"
-            else:
-                several = ""
-            cost = f", {counted(self.passes, 'forward pass')}{several}"
-        missing = int(self.values.isnan().sum())
-        if missing:
-            gaps = f", {counted(missing, 'place')} without a value"
-        else:
-            gaps = ""
+                title += " of several places"
+        num_missing = int(self.values.isnan().sum())
+        if num_missing:
+            title += f", {counted(num_missing, 'place')} without a value"
         metric = f"metric {self.clean:.4g} clean"
-        metric += "" if self.corrupted is None else f", {self.corrupted:.4g} corrupted"
-        return (
-            f"{type(self).__name__}{of}: {self.table().shape}{cost}{gaps}\n{metric}; effects on it:"
-        )
+        if self.corrupted is not None:
+            metric += f", {self.corrupted:.4g} corrupted"
+        return f"{title}\n{metric}; effects on it:"
 
     def agreement(self, other: Sweep) -> float:
-        """The correlation of the effects of all places with those of another sweep over the same
-        places, in [-1, 1].
-        """
-        fits = (
-            self.axes == other.axes
-            and self.layers == other.layers
-            and self.values.shape == other.values.shape
-        )
-        if not fits:
+        """Return the correlation, in [-1, 1], of the effects with those of another sweep."""
+        same_places = self.axes == other.axes and self.layers == other.layers
+        if not same_places or self.values.shape != other.values.shape:
             raise InputError(
                 got=f"sweeps over {self.axes} and {other.axes}",
                 expected="the same places",
                 fix="Sweep the same site and layers.",
             )
         both = torch.stack([self.values.flatten(), other.values.flatten()]).double()
-        found = float(torch.corrcoef(both)[0, 1])
-        if not math.isfinite(found):
+        correlation = float(torch.corrcoef(both)[0, 1])
+        if not math.isfinite(correlation):
             raise InputError(
                 got="effects without a spread, or interrupted",
                 expected="different effects",
                 fix="Check the metric.",
             )
-        return found
+        return correlation
 
 
 def patch_sweep(
@@ -201,14 +191,15 @@ def patch_sweep(
 ) -> Sweep:
     """Run the corrupted texts once for each place, with that place's value of the clean run.
 
-    Each value is that of a run within :func:`~glassformer.observe.intervene.intervene` with this
-    one patch, but for rounding, also where the sweep is within interventions or modules carry
-    adapters. Only what a patch can change is
-    computed: the layers from the patched one on, from the stored residual stream, for several
-    places in one batch; and the logits of the positions that the metric reads. Places at which both
-    runs agree are not run at all. Texts are run one by one and whole where modules have other
-    forward hooks, and whole where interventions are in force or blocks of ``transformers`` cannot
-    be skipped. The model runs in evaluation mode, whatever mode it is in.
+    Each value equals, but for rounding, that of a run within
+    :func:`~glassformer.observe.intervene.intervene` with this one patch. This also holds within
+    interventions, and for modules with adapters.
+
+    Only values that a patch can change are computed: the layers from the patched one on, from the
+    stored residual stream, for several places in one batch; and the logits of the positions that
+    the metric reads. Places at which both runs agree are not run at all. If modules have other
+    forward hooks, texts are run one by one and whole. Within interventions, and if blocks of
+    ``transformers`` cannot be skipped, they are run whole. The model runs in evaluation mode.
 
     Args:
         model: A decoder, an encoder or an encoder-decoder of glassformer, or a decoder or an
@@ -216,22 +207,23 @@ def patch_sweep(
             it.
         clean: Token ids [batch, position], or the arguments of the model by name, tensors with a
             row for each text.
-        corrupted: The same, of the same shapes.
-        metric: See :data:`~glassformer.observe.partial_runs.Metric`; of the logits at the positions
-            ``logits``.
-        site: What is patched; see :func:`~glassformer.observe.capture.capture`. Of ``experts`` the
-            output of an expert times its routing weight, which is 0 for tokens that did not choose
-            it.
-        by: The axes of places: ("layer", "head") for ``heads`` and ``q`` (of ``k`` and ``v``,
-            key-value heads), ("layer", "expert") for ``experts``, ("layer", "neuron") for
-            ``neurons``, ("layer", "position") for the others by default; ("layer",), or all three.
-        layers: Which layers; all that have the site when None.
+        corrupted: The corrupted texts, in the same form and of the same shapes.
+        metric: See :data:`~glassformer.observe.partial_runs.Metric`; reads the logits at the
+            positions ``logits``.
+        site: The site that is patched; see :func:`~glassformer.observe.capture.capture`. For
+            ``experts`` it is the output of an expert times its routing weight, which is 0 for
+            tokens that did not choose it.
+        by: The axes of places. By default they are ("layer", "head") for ``heads``, ``q``, ``k``
+            and ``v`` (key-value heads for the last two), ("layer", "expert") for ``experts``,
+            ("layer", "neuron") for ``neurons`` and ("layer", "position") for other sites. Also
+            ("layer",), or all three.
+        layers: Layers to sweep; all that have the site when None.
         logits: Positions of the logits that the metric reads.
         batch_size: Most texts in one forward pass, which bounds the memory.
         progress: Whether to show a bar, once the sweep has taken a second. None: on a terminal and
             in a notebook. Ctrl-C ends the sweep; places that are not reached are NaN.
-        part: Of an encoder-decoder: "decoder" (when None), "encoder", or "cross", the decoder's
-            cross-attention.
+        part: Part of an encoder-decoder: "decoder" (when None), "encoder", or "cross", the
+            decoder's cross-attention.
 
     Source: Vig et al. 2020, arXiv 2004.12265; Meng et al. 2022, arXiv 2202.05262 (activation
     patching).
@@ -257,46 +249,34 @@ def ablation_sweep(
     reference: Tensor | Mapping[str, Any] | None = None,
     mean: Over = "position",
 ) -> Sweep:
-    """Run the texts once for each place, with that place set to 0, or to its mean over reference
-    texts.
+    """Run the texts once for each place, with the place set to 0 or to its mean.
 
-    It computes as little as :func:`patch_sweep`, and its arguments and errors are the same.
-    Removing an expert takes its weighted output away; the routing weights of the others stay as
-    they are.
+    Only values that the change can reach are computed, as in :func:`patch_sweep`, which has the
+    same arguments and errors. Removing an expert removes its weighted output; the routing weights
+    of the others stay as they are.
 
     Args:
-        model: As for :func:`patch_sweep`, and so are the others.
-        reference: Texts over which the mean is taken (mean ablation): a head that reads nothing in
-            particular then keeps what later layers expect of it. Without padding, which the mean
-            would count.
-        mean: ``"position"``: for each position its own, over reference texts of the same length as
-            ``texts``. ``"all"``: over the texts and their positions, of which the first may be much
-            larger than the others.
+        model: As for :func:`patch_sweep`, like the other arguments.
+        reference: Texts for the mean (mean ablation): a head that reads nothing in particular then
+            keeps its usual output, which later layers expect. The texts must have no padding, which
+            the mean would count.
+        mean: ``"position"``: a mean for each position, over reference texts of the same length as
+            ``texts``. ``"all"``: a mean over the texts and their positions; the first position may
+            be much larger than the others.
 
     Returns:
-        A sweep without a corrupted run; :attr:`Sweep.effects` is what removing each place adds to
-        the metric.
+        A sweep without a corrupted run; :attr:`Sweep.effects` is the change of the metric when each
+        place is removed.
 
     Source: Michel et al. 2019, arXiv 1905.10650 (one head at a time).
     """
     model = network_of(model)
     runner = Runner(model, metric, logits, part)
-    if reference is None:
-        average = None
-    else:
-        average = (prepared(reference)[0], mean)
-    for name, mask in ({} if average is None else average[0]).items():
-        whole = (
-            name not in ("key_padding", "attention_mask", "real")
-            or mask.dim() != 2
-            or bool(mask.all())
-        )
-        if not whole:
-            raise InputError(
-                got=f"reference texts with padding, by their {name}",
-                expected="no padding",
-                fix="Sweep with reference texts of one length: a mean would count padding.",
-            )
+    average: Average | None = None
+    if reference is not None:
+        reference_texts = prepared(reference)[0]
+        _check_without_padding(reference_texts)
+        average = (reference_texts, mean)
     if mean not in get_args(Over):
         raise InputError(
             got=f"mean = {mean!r}",
@@ -305,6 +285,18 @@ def ablation_sweep(
         )
     steps = _steps(runner, prepared(texts), site, by, layers, batch_size, average=average)
     return _finished(runner, steps, site, progress)
+
+
+def _check_without_padding(reference: Mapping[str, Tensor]) -> None:
+    """Refuse reference texts with padding."""
+    for name in ("key_padding", "attention_mask", "real"):
+        mask = reference.get(name)
+        if mask is not None and mask.dim() == 2 and not bool(mask.all()):
+            raise InputError(
+                got=f"reference texts with padding, by their {name}",
+                expected="no padding",
+                fix="Sweep with reference texts of one length: a mean would count padding.",
+            )
 
 
 def ablation_steps(
@@ -317,21 +309,19 @@ def ablation_steps(
     part: Part | None = None,
     order: Sequence[int] | None = None,
 ) -> Iterator[Sweep]:
-    """:func:`ablation_sweep` over the heads, one forward pass at a time: the sweep so far, again
-    after each.
+    """Yield an :func:`ablation_sweep` over the heads again after each forward pass.
 
-    All are one object, in whose ``values`` NaN stands where no pass has been; the first has the
-    clean metric alone. The model may be used for other things between two steps, which hold no
-    hooks, and the sweep may be left at any of them.
+    All yielded sweeps are one object; its ``values`` are NaN at places that are not done yet. The
+    first has the clean metric alone. Between two steps no hooks are held: the model may be used
+    otherwise, and the sweep may be abandoned.
 
     Args:
-        model: As for :func:`ablation_sweep`, and so are the others.
+        model: As for :func:`ablation_sweep`, like the other arguments.
         order: All layers in the order in which they are swept, neighbours together; ascending when
             None.
     """
-    return _steps(
-        Runner(model, metric, logits, part), prepared(texts), "heads", None, None, batch_size, order
-    )
+    runner = Runner(model, metric, logits, part)
+    return _steps(runner, prepared(texts), "heads", None, None, batch_size, order)
 
 
 def patch_steps(
@@ -344,31 +334,30 @@ def patch_steps(
     batch_size: int = 128,
     order: Sequence[int] | None = None,
 ) -> Iterator[Sweep]:
-    """:func:`patch_sweep` over the residual stream by layer and position, in steps like
-    :func:`ablation_steps`.
+    """Yield a :func:`patch_sweep` of the residual stream by layer and position in steps.
+
+    The steps are like those of :func:`ablation_steps`.
     """
     texts = prepared(clean, corrupted)
-    return _steps(
-        Runner(model, metric, logits, None), texts, "residual", None, None, batch_size, order
-    )
+    runner = Runner(model, metric, logits, None)
+    return _steps(runner, texts, "residual", None, None, batch_size, order)
 
 
 Average = tuple[Mapping[str, Tensor], Over]
-"""Reference texts, and what the mean is over."""
+"""Reference texts, and the axes of the mean over them."""
 
 
 def _finished(runner: Runner, steps: Iterator[Sweep], site: str, progress: bool | None) -> Sweep:
-    """The sweep after all steps, with a bar; what there is at Ctrl-C."""
+    """Return the sweep after all steps, or after those before Ctrl-C, and show a progress bar."""
     sweep = next(steps)
-    done = 0
-    with progress_bar(
-        progress, total=sweep.values.numel(), desc=f"sweep over {site}", unit="place"
-    ) as bar:
+    num_places = sweep.values.numel()
+    num_done = 0
+    with progress_bar(progress, total=num_places, desc=f"sweep over {site}", unit="place") as bar:
         try:
             for _ in steps:
-                now = int(sweep.values.isfinite().sum())
-                bar.update(now - done)
-                done = now
+                num_finite = int(sweep.values.isfinite().sum())
+                bar.update(num_finite - num_done)
+                num_done = num_finite
         except KeyboardInterrupt:
             pass
     return replace(sweep, passes=runner.passes)
@@ -387,8 +376,8 @@ def _steps(
 ) -> Iterator[Sweep]:
     """Yield the sweep so far, again after each forward pass.
 
-    The texts of the last run are changed: to the values of the first one if there are two, else to
-    0 or to a mean.
+    The texts of the last run are changed. Their new values are those of the first run if there are
+    two, otherwise 0 or a mean.
     """
     plan = _planned(runner, runs[-1], site, by, layers, batch_size, order)
     unchanged = _unchanged_run(plan)
@@ -432,12 +421,12 @@ def _steps(
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """What a sweep changes.
+    """The places and texts of a sweep.
 
     Args:
         runner: The model and the metric.
         texts: The texts whose run is changed.
-        site: What is changed.
+        site: The site that is changed.
         axes: The axes of places.
         points: The hook points of the site, by layer.
         layers: The layers that are swept, as the result has them.
@@ -458,9 +447,7 @@ class _Plan:
     first_needed: int
 
     def layer_groups(self, places: int) -> list[tuple[int, ...]]:
-        """Return the layers that are swept together, in the order in which they are; each has so
-        many places.
-        """
+        """Return the layers that are swept together, in their order; each has ``places``."""
         tokens = max(math.prod(tensor.shape[:2]) for tensor in self.texts.values())
         copies = min(self.most_copies, _TOKENS_TOGETHER // tokens)
         size = max(1, copies // max(1, places))
@@ -478,13 +465,12 @@ def _planned(
     batch_size: int,
     order: Sequence[int] | None,
 ) -> _Plan:
-    """Check what is asked of a sweep, and return it as a plan."""
+    """Check the arguments of a sweep, and return them as a plan."""
     require_positive(batch_size=batch_size)
     axes = _axes(site, by)
     points = runner.places(site)
-    if layers is None:
-        chosen = tuple(sorted(points))
-    else:
+    chosen = tuple(sorted(points))
+    if layers is not None:
         chosen = select("layers", layers, max(points) + 1)
     missing = [layer for layer in chosen if layer not in points]
     if missing:
@@ -493,9 +479,14 @@ def _planned(
             expected=f"among {sorted(points)}",
             fix="Choose among these.",
         )
-    if order is not None and sorted(order) != sorted(chosen):
+    if order is None:
+        order = chosen
+    if sorted(order) != sorted(chosen):
         raise InputError(got=f"order = {order}", expected=f"all of {chosen}", fix="Name each once.")
-    rows = len(next(iter(texts.values())))
+    most_copies = 1
+    if not runner.alone:
+        num_texts = len(next(iter(texts.values())))
+        most_copies = max(1, batch_size // num_texts)
     # Edits of keys, the sweep's or an outer block's, reach those of a cache.
     reads_cache = site in ("k", "v") or is_edited()
     return _Plan(
@@ -505,15 +496,15 @@ def _planned(
         axes=axes,
         points=points,
         layers=chosen,
-        order=chosen if order is None else order,
-        most_copies=1 if runner.alone else max(1, batch_size // rows),
+        order=order,
+        most_copies=most_copies,
         first_needed=0 if reads_cache else runner.first_needed(texts),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _UnchangedRun:
-    """The run that is changed, as it is without a change.
+    """The run of the texts without a change.
 
     Args:
         seen: Its values of the site, its residual stream, and its keys and values where they are
@@ -550,11 +541,11 @@ def _unchanged_run(plan: _Plan) -> _UnchangedRun:
 
 @dataclass(frozen=True, eq=False)
 class _Source:
-    """Where the new values of a site are from.
+    """The source of the new values of a site.
 
     Args:
-        seen: A run of other texts; None: the new values are 0.
-        over: What the mean of that run is over; None: its values are taken as they are.
+        seen: A run of other texts; None if the new values are 0.
+        over: The axes of a mean over that run; None to take its values as they are.
         mean: The mean metric of the clean run.
     """
 
@@ -613,10 +604,10 @@ def _resumed(
     start: int,
     stage: Stage | None,
 ) -> Float[Tensor, "row position class"]:
-    """Return the logits of copies of the texts, from position ``start`` on, with what is written at
-    each layer.
+    """Return the logits, from position ``start`` on, of copies of the texts with new values.
 
-    It is written at a stage, or at the site of the only layer, whose block then runs whole.
+    The values of each layer are written at a stage, or at the site of the only layer, whose block
+    then runs whole.
     """
     runner = plan.runner
     texts = plan.texts
@@ -626,18 +617,20 @@ def _resumed(
     copies = len(written[first].mask)
     stream = base.last(stage or "residual_before")[block.name][:, start:].repeat(copies, 1, 1)
     options: dict[str, Any] = {"brief": plan.first_needed > 0}
-    options["memory"] = base.last("residual")[runner.memory[-1].name] if runner.memory else None
+    if runner.memory:
+        options["memory"] = base.last("residual")[runner.memory[-1].name]
     options["skip"] = runner.skips(texts, first, stage, base)
     if site not in ("k", "v") and start:
         keys = base.last("k")
         values = base.last("v")
         options["before"] = {
-            layer: (keys[at.name], values[at.name]) for layer, at in runner.places("k").items()
+            layer: (keys[attention.name], values[attention.name])
+            for layer, attention in runner.places("k").items()
         }
     if stage is not None:
         options["edits"] = [
-            change(stage, each.into, modules=[runner.blocks[layer].name])
-            for layer, each in written.items()
+            change(stage, of_layer.into, modules=[runner.blocks[layer].name])
+            for layer, of_layer in written.items()
             if layer != first
         ]
         return runner.resumed(texts, first, stage, written[first].into(stream), **options)
@@ -653,17 +646,18 @@ def _resumed(
 
 @dataclass(frozen=True, eq=False)
 class _Replacement:
-    """What a sweep writes at one layer. Values are written, not reached by adding a difference,
-    whose rounding a following norm would amplify.
+    """The new values of a site at one layer.
+
+    Values are written; a following norm would amplify the rounding of an added difference.
 
     Args:
-        stage: Where the residual stream holds what the site adds to it; None: the site itself is
-            replaced, in a run of the whole block.
-        values: The new values, one alternative for each head or expert of a stage; one for all
-            places otherwise. The axes of an alternative are ``names`` and, last, the numbers of a
+        stage: The stage of the residual stream that includes the site's output; None if the site
+            itself is replaced, in a run of the whole block.
+        values: The new values, one alternative for each head or expert of a stage; otherwise one
+            for all places. The axes of an alternative are ``names`` and, last, the numbers of a
             place.
-        names: Without that last axis, "position" last.
-        differs: Where the site differs, and so anything is written.
+        names: The names of these axes without the last one; "position" is the last.
+        differs: True where the site differs, and so values are written.
     """
 
     stage: Stage | None
@@ -673,21 +667,23 @@ class _Replacement:
 
 
 class _Written(NamedTuple):
-    """What is written into several copies of the texts."""
+    """The new values of several copies of the texts."""
 
     values: Float[Tensor, "..."]
     """[copy or 1, text, ...]"""
     mask: Bool[Tensor, "..."]
-    """Where they are written, [copy, text, ..., 1]."""
+    """True where they are written, [copy, text, ..., 1]."""
     neurons: bool
 
     def into(self, values: Tensor) -> Tensor:
-        """``values`` with what is written."""
+        """Return ``values`` with the new values written."""
         copies = values.unflatten(0, self.mask.shape[:2])
         if self.neurons:
             copies = copies.transpose(2, 3)[..., None]
         new = torch.where(self.mask, self.values.to(values.dtype), copies)
-        return (new[..., 0].transpose(2, 3) if self.neurons else new).flatten(0, 1)
+        if self.neurons:
+            new = new[..., 0].transpose(2, 3)
+        return new.flatten(0, 1)
 
 
 def _replacement(
@@ -698,9 +694,7 @@ def _replacement(
     base: Captured,
     target: Tensor,
 ) -> _Replacement:
-    """What is written where a site gets the values ``target``, which have the axes of
-    :func:`_names`.
-    """
+    """Return the replacement that gives a site new values, as from :func:`_target`."""
     stage = _stage(runner, point, site)
     names = _names(site)[:-1]
     differs = (target != _values(site, point, base)).any(-1)
@@ -711,25 +705,22 @@ def _replacement(
         target = base.last("residual_between")[block] + target
     elif isinstance(point, AttentionPoint) and site == "heads" and stage is not None:
         heads = base.last(site)[point.name]
+        alternatives = [list(range(heads.shape[1]))]
         if "head" in axes:
             alternatives = [[head] for head in range(heads.shape[1])]
-        else:
-            alternatives = [list(range(heads.shape[1]))]
         outputs = attention_outputs(runner, point, heads, target, alternatives)
-        differs = torch.stack([differs[:, some].any(1) for some in alternatives])
-        return _Replacement(
-            stage, base.last("residual_before")[block] + outputs, ("batch", "position"), differs
-        )
+        differs = torch.stack([differs[:, changed].any(1) for changed in alternatives])
+        values = base.last("residual_before")[block] + outputs
+        return _Replacement(stage, values, ("batch", "position"), differs)
     elif isinstance(point, MixturePoint):
-        mixtures = _mixtures(point, base, target)
         differs = differs.transpose(0, 1)
-        if "expert" not in axes:
-            mixtures = target.sum(1)[None]
-            differs = differs.any(0, keepdim=True)
-        if stage is None:
-            values = mixtures
+        if "expert" in axes:
+            values = _mixtures(point, base, target)
         else:
-            values = base.last("residual_between")[block] + mixtures
+            values = target.sum(1)[None]
+            differs = differs.any(0, keepdim=True)
+        if stage is not None:
+            values = base.last("residual_between")[block] + values
         return _Replacement(stage, values, ("batch", "position"), differs)
     return _Replacement(stage, target[None], names, differs[None])
 
@@ -741,21 +732,21 @@ def attention_outputs(
     target: Tensor,
     alternatives: Sequence[list[int]],
 ) -> Float[Tensor, "alternative batch position dim"]:
-    """The output of an attention with some heads as in ``target``, for each alternative."""
+    """Return the output of an attention with some heads as in ``target``, for each alternative."""
     outputs = []
     assert point.out_proj is not None
     with evaluating(point.out_proj), suspended():
-        for some in alternatives:
-            changed = heads.clone()
-            changed[:, some] = target[:, some]
-            outputs.append(point.out_proj(changed.transpose(1, 2).flatten(2)))
+        for changed in alternatives:
+            new_heads = heads.clone()
+            new_heads[:, changed] = target[:, changed]
+            outputs.append(point.out_proj(new_heads.transpose(1, 2).flatten(2)))
     return torch.stack(outputs)
 
 
 def _mixtures(
     point: MixturePoint, base: Captured, target: Tensor
 ) -> Float[Tensor, "expert batch position dim"]:
-    """The output of a mixture with the weighted output of each expert as in ``target``."""
+    """Return the output of a mixture with the weighted output of each expert as in ``target``."""
     choices, shares, outputs = (base.last(kind)[point.name] for kind in _kinds("experts"))
     weighted = shares[..., None] * outputs
     others = [
@@ -766,8 +757,9 @@ def _mixtures(
 
 
 def _stage(runner: Runner, point: HookPoint, site: Site | Inner) -> Stage | None:
-    """Where the residual stream of a block holds what a site adds to it; None if the site itself
-    must be edited: then the block runs with whatever changes what the site adds.
+    """Return the stage of the residual stream that includes a site's output.
+
+    None if the site itself must be edited: the block then runs with all that changes its output.
     """
     block = runner.blocks[point.layer]
     if site in ("residual_before", "residual"):
@@ -780,18 +772,19 @@ def _stage(runner: Runner, point: HookPoint, site: Site | Inner) -> Stage | None
     if is_changed(block.module, "output"):
         return None
     if isinstance(point, MixturePoint):
-        changed = point.post_norm or is_changed(point.module, "output")
-        return None if changed else "residual"
+        is_separate = point.post_norm or is_changed(point.module, "output")
+        return None if is_separate else "residual"
     if not isinstance(point, AttentionPoint):
         return "residual"
     attentions = of_kind(runner.points, AttentionPoint)
-    several = sum(attention.block is block.module for attention in attentions) > 1
-    if several or is_changed(block.between, "first input"):
+    num_attentions = sum(attention.block is block.module for attention in attentions)
+    if num_attentions > 1 or is_changed(block.between, "first input"):
         return None
     if site == "attention":
         return "residual_between"
-    changed = is_changed(point.out_proj, "output") or is_changed(point.residual_writer, "output")
-    return None if point.post_norm or changed else "residual_between"
+    if is_changed(point.out_proj, "output") or is_changed(point.residual_writer, "output"):
+        return None
+    return None if point.post_norm else "residual_between"
 
 
 Cell = tuple[int, ...]
@@ -799,21 +792,22 @@ Cell = tuple[int, ...]
 
 
 def _starts(replacement: _Replacement, axes: Sequence[Axis]) -> dict[Cell, int]:
-    """The first position that differs, for each place at which anything differs."""
-    differs = replacement.differs.any(1)  # of some text
+    """Return the first position that differs, for each place with a difference."""
+    differs = replacement.differs.any(1)  # in some text
     names = [name for name in replacement.names if name != "batch"]
-    found: dict[Cell, int] = {}
-    for alternative, *place in sorted(differs.nonzero().tolist(), key=lambda each: each[-1]):
+    starts: dict[Cell, int] = {}
+    for alternative, *place in sorted(differs.nonzero().tolist(), key=lambda index: index[-1]):
         index = dict(zip(names, place, strict=True))
-        found.setdefault(tuple(index.get(axis, alternative) for axis in axes[1:]), place[-1])
-    return found
+        starts.setdefault(tuple(index.get(axis, alternative) for axis in axes[1:]), place[-1])
+    return starts
 
 
 def _copies(
     replacement: _Replacement, axes: Sequence[Axis], layer: int, cells: Sequence[Cell], start: int
 ) -> _Written:
-    """What is written at a layer into copies of the texts, one for each place; nothing into those
-    of other layers.
+    """Return the new values of a layer in copies of the texts, one for each place.
+
+    Copies for places of other layers have none.
     """
     names = replacement.names
     masks: list[Tensor] = []
@@ -830,20 +824,19 @@ def _copies(
             mask[tuple(index)] = replacement.differs[alternative][tuple(index)]
         masks.append(mask[..., start:, None])
         alternatives.append(alternative)
-    if len(replacement.values) == 1:
-        values = replacement.values
-    else:
-        values = replacement.values[alternatives]
+    values = replacement.values
+    if len(values) > 1:
+        values = values[alternatives]
     return _Written(values[..., start:, :], torch.stack(masks), replacement.names[1] == "neuron")
 
 
 def _batches(
     starts: Mapping[Cell, int], replacements: Mapping[int, _Replacement], most: int
 ) -> Iterator[list[Cell]]:
-    """Yield places that are run together, at most ``most``, each with its layer.
+    """Yield groups of at most ``most`` places, each with its layer, that are run together.
 
-    Their first positions lie in the same quarter of the text. They are of one layer, unless their
-    layers have the same stage.
+    The first positions of a group lie in the same quarter of the text. Its places belong to one
+    layer, unless their layers have the same stage.
     """
 
     def kind(cell: Cell) -> tuple[str, int]:
@@ -867,45 +860,51 @@ def _target(
     site: Site | Inner,
     point: HookPoint,
     base: Captured,
-    ours: Captured | None,
+    source: Captured | None,
     over: Over | None = None,
 ) -> Tensor:
-    """The clean values of a site, their mean, or zeros, with the axes of :func:`_names`.
+    """Return the new values of a site with the axes of :func:`_names`.
 
-    Of experts, what each of them adds to the residual stream.
+    They are those of the run ``source``, their mean, or zeros. For experts, the values are what
+    each of them adds to the residual stream.
     """
     values = _values(site, point, base)
-    if ours is None:
+    if source is None:
         return torch.zeros_like(values)
-    theirs = _values(site, point, ours)
+    source_values = _values(site, point, source)
     if over is None:
-        return theirs
-    across = _names(site).index("position")
-    length = values.shape[across]
-    was = theirs.shape[across]
-    if over != "all" and length != was:
+        return source_values
+    position_dim = _names(site).index("position")
+    length = values.shape[position_dim]
+    source_length = source_values.shape[position_dim]
+    if over != "all" and length != source_length:
         raise InputError(
-            got=f"a mean for each of {length} positions, from reference texts of {was}",
+            got=f"a mean for each of {length} positions, from reference texts of {source_length}",
             expected="texts of equal length",
             fix="Use such texts, or mean='all'.",
         )
     wide = torch.promote_types(values.dtype, torch.float32)
-    mean = theirs.to(wide).mean(0 if over == "position" else (0, across), keepdim=True)
+    dims = (0,) if over == "position" else (0, position_dim)
+    mean = source_values.to(wide).mean(dims, keepdim=True)
     return mean.to(values.dtype).expand_as(values)
 
 
 def _values(site: Site | Inner, point: HookPoint, seen: Captured) -> Tensor:
+    """Return the captured values of a site with the axes of :func:`_names`."""
     if site == "neurons":
         return seen.last(site)[point.name].transpose(1, 2)[..., None]
     if not isinstance(point, MixturePoint):
         return seen.last(site)[point.name]
-    choices, shares, made = (seen.last(kind)[point.name] for kind in _kinds(site))
-    each = [((choices == expert) * shares)[..., None] * made for expert in range(point.experts)]
-    return torch.stack([mixed.sum(2) for mixed in each], 1).to(made.dtype)
+    choices, shares, outputs = (seen.last(kind)[point.name] for kind in _kinds(site))
+    by_expert: list[Tensor] = []
+    for expert in range(point.experts):
+        weights = (choices == expert) * shares
+        by_expert.append((weights[..., None] * outputs).sum(2))
+    return torch.stack(by_expert, 1).to(outputs.dtype)
 
 
 def _names(site: Site | Inner) -> tuple[str, ...]:
-    """The names of the axes of :func:`_values`."""
+    """Return the names of the axes of :func:`_values`."""
     if site == "experts":
         return ("batch", "expert", "position", "dim")
     if site == "neurons":
@@ -916,21 +915,23 @@ def _names(site: Site | Inner) -> tuple[str, ...]:
 def _places(
     axes: Sequence[Axis], site: Site | Inner, point: HookPoint, seen: Captured
 ) -> tuple[int, ...]:
-    """The number of places on each axis after the layer."""
+    """Return the number of places on each axis after the layer."""
     shape = dict(zip(_names(site), _values(site, point, seen).shape, strict=True))
     return tuple(shape[axis] for axis in axes[1:])
 
 
 def _axes(site: Site | Inner, by: Sequence[Axis] | None) -> tuple[Axis, ...]:
     if site not in SWEPT:
-        raise InputError(f"site = {site!r}", f"one of {', '.join(SWEPT)}", meant_site(site, SWEPT))
-    known = (
-        "layer",
-        *(name for name in _names(site) if name in ("head", "expert", "neuron", "position")),
-    )
-    axes = tuple(by) if by is not None else known[:2]
-    fits = axes[:1] == ("layer",) and list(axes) == [axis for axis in known if axis in axes]
-    if not fits:
+        raise InputError(
+            got=f"site = {site!r}",
+            expected=f"one of {', '.join(SWEPT)}",
+            fix=meant_site(site, SWEPT),
+        )
+    within_layer = [name for name in _names(site) if name in get_args(Axis)]
+    known = ("layer", *within_layer)
+    axes = known[:2] if by is None else tuple(by)
+    in_order = [axis for axis in known if axis in axes]
+    if axes[:1] != ("layer",) or list(axes) != in_order:
         raise InputError(
             got=f"by = {axes} for {site}",
             expected=f"layer first, then some of {known[1:]}",
@@ -951,23 +952,21 @@ def attribution_sweep(
     steps: int = 1,
     part: Part | None = None,
 ) -> Sweep:
-    """An estimate of :func:`patch_sweep` from gradients, for all places at once: attribution
-    patching::
+    """Estimate :func:`patch_sweep` from gradients, for all places at once: attribution patching::
 
-        value = corrupted metric + sum over the place of  (clean - corrupted) * d metric / d
-        corrupted
+        value = corrupted metric + sum over the place of  (clean - corrupted) * gradient
+        gradient = d metric / d corrupted
 
     It costs two forward passes (one for an ablation) and a backward pass. With ``steps`` above 1
-    the gradient is the mean over as many runs between the two texts, whose embeddings are
-    interpolated (integrated gradients): better where the metric saturates.
-    How good the estimate is depends on the model: :meth:`Sweep.agreement` compares it with an exact
-    sweep.
+    the gradient is the mean over as many runs, whose embeddings are interpolated between the two
+    texts (integrated gradients). This is better where the metric saturates. The quality of the
+    estimate depends on the model: :meth:`Sweep.agreement` compares it with an exact sweep.
 
     Args:
-        model: As for :func:`patch_sweep`, and so are the others.
-        clean: None: values of 0, an estimate of :func:`ablation_sweep` of ``corrupted``, from one
-            run and its backward pass.
-        steps: Runs with a backward pass; 1 without clean texts.
+        model: As for :func:`patch_sweep`, like the other arguments.
+        clean: The clean texts. None: values of 0, an estimate of :func:`ablation_sweep` of
+            ``corrupted``, from one run and its backward pass.
+        steps: Number of runs with a backward pass; 1 without clean texts.
 
     Raises:
         InputError: As for :func:`patch_sweep`; and a metric without a gradient, such as the number
@@ -986,13 +985,57 @@ def attribution_sweep(
             fix="Pass clean texts.",
         )
     axes = _axes(site, by)
-    given = prepared(*([] if clean is None else [clean]), corrupted)
+    runs = prepared(corrupted) if clean is None else prepared(clean, corrupted)
     runner = Runner(model, metric, logits, part)
     points = runner.places(site)
-    target = "ffn" if site == "experts" else site
+    _check_added_as_they_are(points)
+    clean_run: Captured | None = None
+    clean_embeddings: Mapping[str, Tensor] = {}
+    if clean is not None:
+        with torch.no_grad(), capture(model, what=(*_kinds(site), "embedding")) as clean_run:
+            clean_metric = runner.run(runs[0])
+        clean_embeddings = clean_run.last("embedding")
+    if steps > 1:
+        with torch.no_grad(), capture(model, what=_kinds(site)) as corrupted_run:
+            corrupted_metric = runner.run(runs[1])
+    gradients: dict[str, Tensor] = {}
+    for step in range(steps):
+        fraction = (step + 0.5) / steps if steps > 1 else 0.0
+        seen, metric_values = _differentiated_run(
+            runner, runs[-1], site, points, clean_embeddings, fraction
+        )
+        for name, record in _site_records(seen, site, points).items():
+            gradient = record.grad
+            if gradient is None:
+                gradient = torch.zeros_like(record.values)
+            gradients[name] = gradients.get(name, 0) + gradient / steps
+    if steps == 1:
+        corrupted_run = seen
+        corrupted_metric = metric_values
+    rows: list[Tensor] = []
+    summed_dims = [dim for dim, name in enumerate(_names(site)) if name not in axes]
+    for _, point in sorted(points.items()):
+        gradient = gradients[point.name]
+        if site == "experts":
+            gradient = gradient[:, None]
+        if site == "neurons":
+            gradient = gradient.transpose(1, 2)[..., None]
+        new_values = _target(site, point, corrupted_run, clean_run).double()
+        difference = new_values - _values(site, point, corrupted_run).double()
+        rows.append((difference * gradient.double()).sum(summed_dims))
+    corrupted_mean = float(corrupted_metric.double().mean())
+    values = torch.stack(rows).detach() + corrupted_mean
+    layers = tuple(sorted(points))
+    if clean is None:
+        return Sweep(values, axes, layers, corrupted_mean, site=site, passes=runner.passes)
+    clean_mean = float(clean_metric.double().mean())
+    return Sweep(values, axes, layers, clean_mean, corrupted_mean, site=site, passes=runner.passes)
+
+
+def _check_added_as_they_are(points: Mapping[int, HookPoint]) -> None:
+    """Refuse experts whose sum is normalised or edited: its gradient is not that of their sum."""
     for mixture in of_kind(points.values(), MixturePoint):
-        changed = mixture.post_norm or is_changed(mixture.module, "output")
-        if changed:
+        if mixture.post_norm or is_changed(mixture.module, "output"):
             raise InputError(
                 got=(
                     f"an estimate for the experts of {mixture.name}, whose sum is normalised or "
@@ -1001,119 +1044,108 @@ def attribution_sweep(
                 expected="experts that are added as they are",
                 fix="Use patch_sweep(), or the site ffn.",
             )
-    ours: Captured | None = None
-    ends: dict[Any, Any] = {None: None}
-    if clean is not None:
-        with torch.no_grad(), capture(model, what=(*_kinds(site), "embedding")) as ours:
-            best = runner.run(given[0])
-        ends = ours.last("embedding")
-    if steps > 1:
-        with torch.no_grad(), capture(model, what=_kinds(site)) as theirs:
-            worst = runner.run(given[1])
-    means: dict[str, Tensor] = {}
-    for step in range(steps):
-        leaves: list[Tensor] = []
-        along = (step + 0.5) / steps if steps > 1 else 0.0
+
+
+def _differentiated_site(site: Site | Inner) -> str:
+    """Return the site whose gradient is taken; experts have that of their sum."""
+    return "ffn" if site == "experts" else site
+
+
+def _site_records(
+    seen: Captured, site: Site | Inner, points: Mapping[int, HookPoint]
+) -> dict[str, Record]:
+    """Return the last record of each hook point, with its gradient."""
+    by_module = seen.of(_differentiated_site(site))
+    return {point.name: by_module[point.name][-1] for point in points.values()}
+
+
+def _differentiated_run(
+    runner: Runner,
+    texts: Mapping[str, Tensor],
+    site: Site | Inner,
+    points: Mapping[int, HookPoint],
+    ends: Mapping[str, Tensor],
+    fraction: float,
+) -> tuple[Captured, Tensor]:
+    """Return a run with gradients of a site, and its metric.
+
+    The embeddings lie at a ``fraction`` of the way to ``ends``, those of the clean texts by module;
+    without any, they are those of the texts.
+    """
+    leaves: list[Tensor] = []
+    if ends:
         edits = [
-            change(
-                "embedding",
-                partial(_interpolated, leaves, end, along),
-                modules=None if name is None else [name],
-            )
+            change("embedding", partial(_interpolated, leaves, end, fraction), modules=[name])
             for name, end in ends.items()
         ]
-        if is_edited() or runner.alone:  # which may cut the stream off from the embeddings
-            edits.append(
-                change(
-                    target,
-                    partial(_started, leaves),
-                    modules=[point.name for point in points.values()],
-                )
-            )
-        with torch.enable_grad(), intervene(model, *edits):
-            with capture(model, what=(*_kinds(site), target), retain_grad=True) as seen:
-                values = runner.differentiated(given[-1], leaves)
-            require_one_call(model, seen)
-        for point in points.values():
-            record = seen.of(target)[point.name][-1]
-            if record.grad is None:
-                gradient = torch.zeros_like(record.values)
-            else:
-                gradient = record.grad
-            means[point.name] = means.get(point.name, 0) + gradient / steps
-    if steps == 1:
-        theirs = seen
-        worst = values
-    best = worst if clean is None else best
-    rows = []
-    for _, point in sorted(points.items()):
-        if site == "experts":
-            gradient = means[point.name][:, None]
-        else:
-            gradient = means[point.name]
-        if site == "neurons":
-            gradient = gradient.transpose(1, 2)[..., None]
-        else:
-            gradient = gradient
-        difference = (
-            _target(site, point, theirs, ours).double() - _values(site, point, theirs).double()
-        )
-        flow = difference * gradient.double()
-        rows.append(flow.sum([at for at, name in enumerate(_names(site)) if name not in axes]))
-    expected = float(worst.double().mean())
-    found = torch.stack(rows).detach() + expected
-    layers = tuple(sorted(points))
-    before = None if clean is None else expected
-    return Sweep(
-        found, axes, layers, float(best.double().mean()), before, site=site, passes=runner.passes
-    )
+    else:
+        edits = [change("embedding", partial(_leaf, leaves))]
+    target = _differentiated_site(site)
+    if is_edited() or runner.alone:  # edits or hooks may cut the stream off from the embeddings
+        modules = [point.name for point in points.values()]
+        edits.append(change(target, partial(_started, leaves), modules=modules))
+    model = runner.model
+    with torch.enable_grad(), intervene(model, *edits):
+        with capture(model, what=(*_kinds(site), target), retain_grad=True) as seen:
+            metric_values = runner.differentiated(texts, leaves)
+        require_one_call(model, seen)
+    return seen, metric_values
 
 
-def _interpolated(leaves: list[Tensor], end: Tensor | None, along: float, start: Tensor) -> Tensor:
-    start = start.detach()
-    leaves.append((start if end is None else torch.lerp(start, end, along)).requires_grad_())
+def _interpolated(leaves: list[Tensor], end: Tensor, fraction: float, start: Tensor) -> Tensor:
+    """Return a leaf at a ``fraction`` of the way from ``start`` to ``end``."""
+    return _leaf(leaves, torch.lerp(start.detach(), end, fraction))
+
+
+def _leaf(leaves: list[Tensor], values: Tensor) -> Tensor:
+    """Return ``values`` as a leaf of the graph."""
+    leaves.append(values.detach().requires_grad_())
     return leaves[-1]
 
 
 def _started(leaves: list[Tensor], values: Tensor) -> Tensor:
-    """``values``, whose gradient is computed too, whether or not the embeddings reach them."""
-    if values.requires_grad:
-        values = values
-    else:
+    """Return ``values`` with a gradient, whether or not the embeddings reach them."""
+    if not values.requires_grad:
         values = values.detach().requires_grad_()
     leaves.append(values)
     return values
 
 
 def prepared(*runs: Tensor | Mapping[str, Any]) -> list[Mapping[str, Tensor]]:
-    """The texts of each run as named tensors, of equal shapes."""
-    given = [texts if isinstance(texts, Mapping) else {"": texts} for texts in runs]
-    for name, each in (pair for texts in given for pair in texts.items()):
-        fits = isinstance(each, Tensor) and each.dim() >= 2
-        got = f"{name or 'texts'} of {list(each.shape) if isinstance(each, Tensor) else type(each).__name__}"
-        if not fits:
-            raise InputError(
-                got=got,
-                expected="a tensor with a row for each text",
-                fix="Pass token ids [batch, position], and masks.",
-            )
-    shapes = [{name: tuple(each.shape) for name, each in texts.items()} for texts in given]
-    same = all(shape == shapes[0] for shape in shapes)
-    if not same:
+    """Return the texts of each run as named tensors, of equal shapes."""
+    named = [texts if isinstance(texts, Mapping) else {"": texts} for texts in runs]
+    for texts in named:
+        _check_tensors(texts)
+    shapes = [{name: tuple(tensor.shape) for name, tensor in texts.items()} for texts in named]
+    if any(shape != shapes[0] for shape in shapes):
         raise InputError(
             got=f"texts of {' and '.join(map(str, shapes))}",
             expected="equal shapes",
             fix="Use texts of equal length.",
         )
-    for name in (
-        ("key_padding", "attention_mask") if not any("decoder" in each for each in given[0]) else ()
-    ):
-        same = all(name not in texts or torch.equal(texts[name], given[0][name]) for texts in given)
-        got = f"clean and corrupted texts with other padding, by their {name}"
-        if not same:
+    first = named[0]
+    if any("decoder" in name for name in first):
+        return named
+    for name in ("key_padding", "attention_mask"):
+        if any(name in texts and not torch.equal(texts[name], first[name]) for texts in named):
             raise InputError(
-                got=got,
+                got=f"clean and corrupted texts with other padding, by their {name}",
                 expected="the same padding in each pair",
                 fix="Pair texts of equal length.",
             )
-    return given
+    return named
+
+
+def _check_tensors(texts: Mapping[str, Any]) -> None:
+    """Refuse arguments that are no tensors with a row for each text."""
+    for name, tensor in texts.items():
+        if isinstance(tensor, Tensor):
+            form: object = list(tensor.shape)
+        else:
+            form = type(tensor).__name__
+        if not isinstance(tensor, Tensor) or tensor.dim() < 2:
+            raise InputError(
+                got=f"{name or 'texts'} of {form}",
+                expected="a tensor with a row for each text",
+                fix="Pass token ids [batch, position], and masks.",
+            )

@@ -1,6 +1,4 @@
-"""Look at what a running model computes, and change it, by a function of one's own at every named
-place.
-"""
+"""Call user functions with the named tensors of a running model, to read or replace them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,6 +22,7 @@ from glassformer.observe.hook_points import (
     BlockPoint,
     HookPoint,
     LogitsPoint,
+    kinds_of,
     of_kind,
 )
 from glassformer.observe.intervene import allowed_keys, fitting, require_zero
@@ -37,17 +36,16 @@ class Place:
 
     Args:
         name: Its block and its site: ``"layers.3.heads"``. Sites of a cross-attention begin with
-            ``cross_``, and
-            logits stand in no block: ``"logits"``.
-        site: What it is, a key of :data:`~glassformer.observe.captured.AXES`.
+            ``cross_``. Logits belong to no block: ``"logits"``.
+        site: Kind of the tensor, a key of :data:`~glassformer.observe.captured.AXES`.
         layer: Index of its block in its stack.
         source: Whether it belongs to the encoder of an encoder-decoder.
         cross: Whether it belongs to a cross-attention.
         module: The name of its hook point in ``model.named_modules()``.
         queries: The positions on its axis "query", counted from the start of the text; in cached
-            generation, those of the call. None of :func:`tap_places`, and of a tensor without that
-            axis.
-        keys: The positions on its axis "key", as ``queries``.
+            generation, the positions of the call. None in the places of :func:`tap_places`, and
+            for a tensor without that axis.
+        keys: The positions on its axis "key", like ``queries``.
     """
 
     name: str
@@ -66,15 +64,14 @@ class Place:
 
 
 Tap = Callable[[Place, Shaped[Tensor, "*axes"]], Shaped[Tensor, "*axes"] | None]
-"""From a place and its tensor to what replaces the tensor, of the same shape and dtype; None:
-nothing.
+"""Takes a place and its tensor; returns a tensor of the same shape and dtype that replaces it, or
+None.
 """
 
 
 @contextmanager
 def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) -> Iterator[None]:
-    """Call ``tap`` with every named tensor that ``model`` computes within the ``with`` block and
-    its thread::
+    """Call ``tap`` with every named tensor that ``model`` computes within the ``with`` block::
 
         def without_heads(place, value):
             return value * 0 if place.name == "layers.3.heads" else None
@@ -82,14 +79,14 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
         with tapped(model, without_heads):
             logits = model(tokens)
 
-    What ``tap`` returns replaces the tensor; None keeps it, to the last bit. Places and axes are
-    those of
-    :func:`~glassformer.observe.intervene.intervene`, ``experts`` as
-    :func:`~glassformer.observe.capture.capture` gives them. :func:`tap_places` lists the names.
+    The tensor that ``tap`` returns replaces the value; None keeps it, to the last bit. Only forward
+    passes in the thread of the block call ``tap``. Sites and axes are those of
+    :func:`~glassformer.observe.intervene.intervene`, except that ``experts`` has the axes that
+    :func:`~glassformer.observe.capture.capture` gives it. :func:`tap_places` lists the names.
 
     Taps and edits of one site act in the order in which their blocks were opened, and captures read
-    what they leave. ``value`` is a copy, so that a tap may write into it and return it. Gradients
-    flow through it.
+    the result. ``value`` is a copy: a tap may write into it and return it. Gradients flow through
+    it.
 
     Args:
         model: As for :func:`~glassformer.observe.intervene.intervene`.
@@ -114,7 +111,8 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
             key above 0, a tap that writes into its value and returns None. At the end of the block:
             a tap that was never called.
     """
-    model = model if isinstance(model, nn.Module) else network_of(model)
+    if not isinstance(model, nn.Module):
+        model = network_of(model)
     if hasattr(model, "_orig_mod"):
         raise InputError(
             got="a compiled model",
@@ -124,34 +122,31 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
     points = find_hook_points(model)
     foreign = hugging_face.is_hugging_face(model)
     places = _places(points)
-    taps = [_UserTap(site, tap, places[site]) for site in _chosen(sites, places)]
-    with ExitStack() as attached, attached, scope() as here:  # twice, as in intervene()
-        attached.enter_context(uncompiled())
+    taps = [_UserTap(site, tap, places[site]) for site in _selected_sites(sites, places)]
+    with ExitStack() as stack, stack, scope() as hooks:  # twice, as in intervene()
+        stack.enter_context(uncompiled())
         if foreign:
-            attached.enter_context(hugging_face.proving(points, [one.site for one in taps]))
-        Attachment(attached, here, points, foreign, taps)
+            stack.enter_context(hugging_face.proving(points, [user_tap.site for user_tap in taps]))
+        Attachment(stack, hooks, points, foreign, taps)
         yield
-    if not any(one.called for one in taps):
-        if here.elsewhere:
-            elsewhere = ", while another thread ran the model"
-        else:
-            elsewhere = ""
+    if not any(user_tap.called for user_tap in taps):
+        other_thread = ", while another thread ran the model" if hooks.ran_in_other_thread else ""
         raise InputError(
-            got=f"a tap that no call reached{elsewhere}",
+            got=f"a tap that no call reached{other_thread}",
             expected="a run of the model within the block",
             fix="Call the model that was passed, in the thread that opened the block.",
         )
 
 
 def tap_places(model: Any) -> list[Place]:
-    """Return every place of a model at which :func:`tapped` calls its tap, in the order of its
-    modules.
-    """
+    """Return every place at which :func:`tapped` calls its tap, in the order of the modules."""
     points = find_hook_points(model)
-    places = _places(points)
-    return [
-        places[site][point] for point in points for site in SITES if point in places.get(site, {})
-    ]
+    by_site = _places(points)
+    places: list[Place] = []
+    for point in points:
+        of_point = [by_site.get(site, {}).get(point) for site in SITES]
+        places += [place for place in of_point if place is not None]
+    return places
 
 
 def _places(points: Sequence[HookPoint]) -> dict[str, dict[HookPoint, Place]]:
@@ -181,7 +176,7 @@ def _name(point: HookPoint, site: str, block_names: dict[Any, str]) -> str:
     return f"{owner}.{cross}{site}".removeprefix(".")
 
 
-def _chosen(sites: str | Sequence[str] | None, places: dict[str, Any]) -> list[str]:
+def _selected_sites(sites: str | Sequence[str] | None, places: dict[str, Any]) -> list[str]:
     if not places:
         raise InputError(
             got="a model without places that can be tapped",
@@ -193,19 +188,15 @@ def _chosen(sites: str | Sequence[str] | None, places: dict[str, Any]) -> list[s
         )
     if sites is None:
         return list(places)
-    chosen: tuple[str, ...]
-    if isinstance(sites, str):
-        chosen = (sites,)
-    else:
-        chosen = tuple(dict.fromkeys(sites))
-    unknown = [site for site in chosen if site not in places]
-    if unknown or not chosen:
+    selected = list(kinds_of(sites))
+    unknown = [site for site in selected if site not in places]
+    if unknown or not selected:
         raise InputError(
             got=f"sites = {sites!r}",
             expected=f"one or more of {', '.join(places)}",
             fix="Choose among these.",
         )
-    return list(chosen)
+    return selected
 
 
 @dataclass(eq=False)
@@ -218,38 +209,40 @@ class _UserTap:
     called: bool = field(default=False)
 
     def change(self, visit: Visit, values: Tensor) -> Tensor | None:
-        """Return what the tap gives for a site's tensor."""
+        """Return the tap's value for the tensor of a site."""
         _, queries = visit.rows(None)
         return self._tapped(visit.point, values, queries=queries)
 
     def attended(self, visit: Visit, call: Attended) -> Attended:
-        """Return a call of an attention with what the tap gives for its queries, keys, values,
-        scores or weights.
-        """
+        """Return a call of an attention with the tap's q, k, v, scores or weights."""
         point = visit.point
         _, queries = visit.rows(None)
         if self.site == "q":
             q = self._tapped(point, call.q, queries=queries)
             return call if q is None else replace(call, q=q)
-        index = visit.key_places(call)
+        slot_of = visit.key_places(call)
         if not visit.is_cross(call):  # empty slots of a cache come after the text
-            index = {position: slot for position, slot in index.items() if position < visit.total}
-        keys = tuple(index)
-        slots = torch.tensor(list(index.values()), device=call.q.device)
-        if self.site in ("k", "v"):
-            values = call.k if self.site == "k" else call.v
-            new = self._tapped(point, values.index_select(2, slots), keys=keys)
-            if new is None:
-                return call
-            new = values.index_copy(2, slots, new)
-            if self.site == "k":
-                return replace(call, k=new)
-            return replace(call, v=new)
+            slot_of = {key: slot for key, slot in slot_of.items() if key < visit.total}
+        keys = tuple(slot_of)
+        slots = torch.tensor(list(slot_of.values()), device=call.q.device)
+        if self.site == "k":
+            new_k = self._new_keys(point, call.k, slots, keys)
+            return call if new_k is None else replace(call, k=new_k)
+        if self.site == "v":
+            new_v = self._new_keys(point, call.v, slots, keys)
+            return call if new_v is None else replace(call, v=new_v)
         assert isinstance(point, AttentionPoint)
         heads = tuple(range(point.heads))
         rewritten = partial(self._rewritten, point, call, slots, queries, keys)
         rewrite = Rewrite(self.site, heads, rewritten, may_keep=True)  # type: ignore[arg-type]
         return replace(call, rewrites=(*call.rewrites, rewrite))
+
+    def _new_keys(
+        self, point: HookPoint, values: Tensor, slots: Tensor, keys: tuple[int, ...]
+    ) -> Tensor | None:
+        """Return the tap's keys or values, in the slots of a cache."""
+        new = self._tapped(point, values.index_select(2, slots), keys=keys)
+        return None if new is None else values.index_copy(2, slots, new)
 
     def _rewritten(
         self,
@@ -260,7 +253,7 @@ class _UserTap:
         keys: tuple[int, ...],
         values: Tensor,
     ) -> Tensor | None:
-        """Return what the tap gives for scores or weights."""
+        """Return the tap's scores or weights."""
         new = self._tapped(point, values.index_select(3, slots), queries=queries, keys=keys)
         if new is None:
             return None
@@ -272,7 +265,7 @@ class _UserTap:
     def experts(
         self, visit: Visit, choices: Tensor, outputs: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        """Return what the tap gives for the outputs of the chosen experts, and where it is new."""
+        """Return the tap's outputs of the chosen experts, and where they are new."""
         _, queries = visit.rows(None)
         before = outputs()
         new = self._tapped(visit.point, before, queries=queries)
@@ -286,32 +279,40 @@ class _UserTap:
         queries: tuple[int, ...] | None = None,
         keys: tuple[int, ...] | None = None,
     ) -> Tensor | None:
-        """Return what the tap gives for a tensor, or None; refuse what does not fit."""
+        """Return the tap's value for a tensor, or None; refuse one that does not fit."""
         place = replace(self.points[point], queries=queries, keys=keys)
         self.called = True
         value = values.clone()
         new = self.tap(place, value)
         if new is None:
-            if not torch.equal(value.nan_to_num(), values.nan_to_num()):
-                raise InputError(
-                    got=f"a tap that writes into the tensor of {place.name} and returns None",
-                    expected="the new tensor, or None and no change",
-                    fix="Return the tensor.",
-                )
+            _check_unchanged(value, values, place)
             return None
-        if not isinstance(new, Tensor):
-            raise InputError(
-                got=f"a tap that returns {type(new).__name__} for {place.name}",
-                expected="a tensor or None",
-                fix="Return the new tensor.",
-            )
-        if (new.shape, new.dtype, new.device) != (values.shape, values.dtype, values.device):
-            raise InputError(
-                got=(
-                    f"a tap that returns {list(new.shape)} {new.dtype} on {new.device} for "
-                    f"{place.name}"
-                ),
-                expected=f"{list(values.shape)} {values.dtype} on {values.device}",
-                fix="Return a tensor like the one that was passed.",
-            )
+        _check_same_form(new, values, place)
         return fitting(new, values, self.site, place.name).contiguous()
+
+
+def _check_unchanged(value: Tensor, original: Tensor, place: Place) -> None:
+    """Refuse a tap that has written into its value without returning it."""
+    if not torch.equal(value.nan_to_num(), original.nan_to_num()):
+        raise InputError(
+            got=f"a tap that writes into the tensor of {place.name} and returns None",
+            expected="the new tensor, or None and no change",
+            fix="Return the tensor.",
+        )
+
+
+def _check_same_form(new: Any, original: Tensor, place: Place) -> None:
+    """Refuse a value that is no tensor with the shape, dtype and device of the original one."""
+    if not isinstance(new, Tensor):
+        raise InputError(
+            got=f"a tap that returns {type(new).__name__} for {place.name}",
+            expected="a tensor or None",
+            fix="Return the new tensor.",
+        )
+    if (new.shape, new.dtype, new.device) != (original.shape, original.dtype, original.device):
+        form = f"{list(new.shape)} {new.dtype} on {new.device}"
+        raise InputError(
+            got=f"a tap that returns {form} for {place.name}",
+            expected=f"{list(original.shape)} {original.dtype} on {original.device}",
+            fix="Return a tensor like the one that was passed.",
+        )
