@@ -152,7 +152,7 @@ class Models:
         return groups
 
     def beats_chance(self, name: str) -> bool:
-        """Return whether the 95 % interval of the median lies above a constant answer's accuracy."""
+        """Return whether the 95 % interval of the median lies above a constant answer."""
         return wilson(self.median(name).test_accuracy, self.num_test)[0] > self.majority
 
     @property
