@@ -78,7 +78,7 @@ def difference(
     return None
 
 
-_LIBRARIES: dict[type, str] = {Tensor: "a PyTorch tensor", np.ndarray: "a NumPy array"}
+_LIBRARIES: dict[type[Any], str] = {Tensor: "a PyTorch tensor", np.ndarray: "a NumPy array"}
 
 
 def _kind_difference(expected: Any, actual: Any, same_dtype: bool) -> str | None:
