@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias
@@ -891,10 +892,9 @@ def names_used(answer: Any) -> tuple[set[str], dict[str, Any]]:
 
 def _functions(part: Any) -> list[Any]:
     """Return a function itself, or the functions of a class and its bases."""
+    members = [part]
     if isinstance(part, type):
-        members = [value for base in part.__mro__ for value in vars(base).values()]
-    else:
-        members = [part]
+        members = list(chain.from_iterable(vars(base).values() for base in part.__mro__))
     plain_functions = [inspect.unwrap(member) for member in members if callable(member)]
     return [function for function in plain_functions if inspect.isfunction(function)]
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib.util import find_spec
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -269,9 +270,8 @@ _DEFINITION = re.compile(r"^(?:def|class) (\w+)", re.MULTILINE)
 
 @cache
 def _grade_ids() -> frozenset[str]:
-    return frozenset(
-        cell.nbgrader["grade_id"] for lab in LABS for cell in read_lesson(lab) if cell.nbgrader
-    )
+    cells = chain.from_iterable(map(read_lesson, LABS))
+    return frozenset(cell.nbgrader["grade_id"] for cell in cells if cell.nbgrader)
 
 
 def _answered_exercise(lab: str, cell: dict[str, Any]) -> str:

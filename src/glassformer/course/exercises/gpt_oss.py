@@ -522,9 +522,8 @@ def _nucleus_cases(generator: torch.Generator) -> Iterator[Case]:
     yield _rounded(2 * _normal(generator, 1, 2, 5)) - 128, 0.7, 1.0
     for shape in ((1, 1, 2), (1, 1, 4), (2, 3, 5), (3, 2, 9)):
         logits = 2 * _normal(generator, *shape)
-        yield from (
-            (logits, top_p, t) for top_p in (1.0, 0.0, 0.4, 0.7, 0.95) for t in (1.0, 0.4, 3.0)
-        )
+        for top_p, t in itertools.product((1.0, 0.0, 0.4, 0.7, 0.95), (1.0, 0.4, 3.0)):
+            yield logits, top_p, t
     yield 200 * _normal(generator, 2, 2, 6), 0.9, 0.5  # exponentials overflow
 
 

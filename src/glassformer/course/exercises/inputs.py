@@ -1,6 +1,7 @@
 """Inputs for exercises of several labs."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ class Batches(list[tuple[Tensor, ...]]):
     @property
     def dataset(self) -> list[tuple[Any, ...]]:
         """Examples of all batches."""
-        return [row for batch in self for row in zip(*batch, strict=True)]
+        return list(chain.from_iterable(zip(*batch, strict=True) for batch in self))
 
     @property
     def batch_size(self) -> int:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
@@ -215,7 +215,8 @@ def _norm(modules: Sequence[nn.Module | None], stream: str, prefix: str = "") ->
 
 
 def _count(*modules: nn.Module) -> int:
-    return sum(weight.numel() for module in modules for weight in module.parameters())
+    parameters = chain.from_iterable(module.parameters() for module in modules)
+    return sum(parameter.numel() for parameter in parameters)
 
 
 @in_style

@@ -8,7 +8,7 @@ with a model that leaves padding out.
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Literal, get_args
 
 import numpy as np
@@ -50,7 +50,7 @@ class LeakRun:
 
 @dataclass(frozen=True)
 class LeakResult:
-    """The same examples, split at random ("leaky") and by text ("clean")."""
+    """Runs on the same examples, split at random ("leaky") and by text ("clean")."""
 
     num_examples: int
     num_texts: int
@@ -182,7 +182,8 @@ class PaddingResult:
 
     def largest_change(self, way: Way) -> float:
         """Return the largest change over seeds, lengths and texts."""
-        return max(padded.largest_change for run in self.of(way) for padded in run.padded)
+        changes = chain.from_iterable(run.padded for run in self.of(way))
+        return max(change.largest_change for change in changes)
 
 
 def measure_padding(
