@@ -119,7 +119,8 @@ def submission() -> dict[str, Any]:
 
 
 def _random_sequence(tokens: Tokens, max_len: int) -> Float[np.ndarray, "position token_dim"]:
-    length = np.random.randint(1, max_len)  # noqa: NPY002 - the course draws from the global generator
+    # The course draws from the global generator.
+    length = np.random.randint(1, max_len)  # noqa: NPY002
     return np.stack(random.choices(tokens, k=length)).astype(np.float64)
 
 

@@ -49,7 +49,8 @@ def generate_synthetic_data(num_samples: int) -> list[LookupSample]:
     require_positive(num_samples=num_samples)
     samples: list[LookupSample] = []
     for _ in range(num_samples):
-        key, value = FACT_PAIRS[np.random.randint(len(FACT_PAIRS))]  # noqa: NPY002 - the seed's generator
+        # The seed draws from NumPy's global generator.
+        key, value = FACT_PAIRS[np.random.randint(len(FACT_PAIRS))]  # noqa: NPY002
         fact = [VOCAB["COLOR"], key, VOCAB["ITEM"], value]
         np.random.shuffle(fact)  # noqa: NPY002
         enc_input = torch.tensor([VOCAB["NAME"], *fact])
