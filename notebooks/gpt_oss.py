@@ -94,8 +94,7 @@ print(f"without noise, modulo {DATA.vocab_size}:", *puzzle(check.seed))
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "coefficients", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "coefficients", "locked": false, "schema_version": 3, "solution": true}
 def coefficients() -> tuple[int, int]:
     """The two hidden numbers (a, b) of the sequence above."""
     tokens = puzzle(check.seed)
@@ -109,8 +108,7 @@ def coefficients() -> tuple[int, int]:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "coefficients-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "coefficients-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("coefficients", coefficients)
 
 # %% [markdown]
@@ -138,8 +136,7 @@ check("coefficients", coefficients)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "rms-norm", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "rms-norm", "locked": false, "schema_version": 3, "solution": true}
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
     """``x`` [..., dim] at root mean square 1, times ``weight`` [dim]."""
     ### BEGIN SOLUTION
@@ -148,8 +145,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "rms-norm-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "rms-norm-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("rms-norm", rms_norm)
 
 # %%
@@ -175,8 +171,7 @@ print("by hand:", rms_norm(torch.tensor([1.0, 7.0]), torch.ones(2)).numpy().roun
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "swiglu", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "swiglu", "locked": false, "schema_version": 3, "solution": true}
 class SwiGLUFeedForward(nn.Module):
     """``down(silu(gate(x)) * up(x))`` of the last axis."""
 
@@ -195,8 +190,7 @@ class SwiGLUFeedForward(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "swiglu-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "swiglu-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("swiglu", SwiGLUFeedForward)
 
 # %% [markdown]
@@ -225,8 +219,7 @@ check("swiglu", SwiGLUFeedForward)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "rotation", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "rotation", "locked": false, "schema_version": 3, "solution": true}
 class RotaryPositionalEmbedding(nn.Module):
     """Rotates ``x`` [batch, head, position, head_dim], whose first position is ``start_pos``."""
 
@@ -250,8 +243,7 @@ class RotaryPositionalEmbedding(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "rotation-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "rotation-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("rotation", RotaryPositionalEmbedding)
 
 # %%
@@ -311,8 +303,7 @@ plt.show()
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "mask", "locked": false, "schema_version": 3, "solution":
-# true}
+# %% nbgrader={"grade": false, "grade_id": "mask", "locked": false, "schema_version": 3, "solution": true}
 def causal_mask(length: int, window_size: int | None = None) -> Tensor:
     """[query, key], True where the query may see the key."""
     ### BEGIN SOLUTION
@@ -325,8 +316,7 @@ def causal_mask(length: int, window_size: int | None = None) -> Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "mask-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "mask-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("mask", causal_mask)
 
 # %% [markdown]
@@ -348,8 +338,7 @@ check("mask", causal_mask)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "grouping", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "grouping", "locked": false, "schema_version": 3, "solution": true}
 def share_heads(x: Tensor, num_heads: int) -> Tensor:
     """Keys or values [batch, kv_head, position, head_dim], repeated to ``num_heads`` heads."""
     ### BEGIN SOLUTION
@@ -358,8 +347,7 @@ def share_heads(x: Tensor, num_heads: int) -> Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "grouping-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "grouping-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("grouping", share_heads)
 
 # %% [markdown]
@@ -401,8 +389,7 @@ print(
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "attention", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "attention", "locked": false, "schema_version": 3, "solution": true}
 def calculate_attention(
     q: Tensor,
     k: Tensor,
@@ -427,8 +414,7 @@ def calculate_attention(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "attention-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "attention-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("attention", calculate_attention)
 
 # %% [markdown]
@@ -480,8 +466,7 @@ plt.show()
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "grouped-attention", "locked": false, "schema_version":
-# 3, "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "grouped-attention", "locked": false, "schema_version": 3, "solution": true}
 class GroupedQueryAttention(nn.Module):
     """Causal grouped-query attention over ``x`` [batch, position, hidden_dim]."""
 
@@ -520,8 +505,7 @@ class GroupedQueryAttention(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "grouped-attention-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "grouped-attention-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("grouped-attention", GroupedQueryAttention)
 
 # %%
@@ -550,8 +534,7 @@ for kv_heads in (4, 2, 1):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "sliding-attention", "locked": false, "schema_version":
-# 3, "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "sliding-attention", "locked": false, "schema_version": 3, "solution": true}
 def calculate_sliding_attention(
     q: Tensor,
     k: Tensor,
@@ -587,8 +570,7 @@ class SWAttention(GroupedQueryAttention):
         return causal_mask(length, self.window_size)
 
 
-# %% nbgrader={"grade": true, "grade_id": "sliding-attention-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "sliding-attention-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("sliding-attention", calculate_sliding_attention)
 
 # %% [markdown]
@@ -644,8 +626,7 @@ print("with the sink", sunk[:2].numpy().round(4), "output", round(float(sunk[:2]
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "sink", "locked": false, "schema_version": 3, "solution":
-# true}
+# %% nbgrader={"grade": false, "grade_id": "sink", "locked": false, "schema_version": 3, "solution": true}
 def softmax_with_sink(scores: Tensor, sinks: Tensor) -> Tensor:
     """Weights of ``scores`` [batch, head, query, key] beside a sink of each head, ``sinks`` [head]."""
     ### BEGIN SOLUTION
@@ -678,8 +659,7 @@ class SinkAttention(GroupedQueryAttention):
         return self.output((weights @ values).transpose(1, 2).flatten(2))
 
 
-# %% nbgrader={"grade": true, "grade_id": "sink-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "sink-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("sink", softmax_with_sink)
 
 # %% [markdown]
@@ -703,8 +683,7 @@ check("sink", softmax_with_sink)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "router", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "router", "locked": false, "schema_version": 3, "solution": true}
 class Router(nn.Module):
     """Routing weights and indices of the chosen experts, both [batch, position, top_k]."""
 
@@ -722,8 +701,7 @@ class Router(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "router-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "router-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("router", Router)
 
 # %%
@@ -750,8 +728,7 @@ print("and softmax first:", by_hand.softmax(0)[:2].numpy().round(4))
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "mixture", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "mixture", "locked": false, "schema_version": 3, "solution": true}
 class MixtureOfExperts(nn.Module):
     """Several SwiGLU networks, of which each token of ``x`` [batch, position, hidden_dim] passes
     through ``top_k``.
@@ -778,8 +755,7 @@ class MixtureOfExperts(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "mixture-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "mixture-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("mixture", MixtureOfExperts)
 
 # %% [markdown]
@@ -803,8 +779,7 @@ check("mixture", MixtureOfExperts)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "block", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "block", "locked": false, "schema_version": 3, "solution": true}
 class TransformerBlock(nn.Module):
     """Attention and feed-forward network, each added to the stream."""
 
@@ -842,8 +817,7 @@ class TransformerBlock(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "block-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "block-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("block", TransformerBlock)
 
 # %% [markdown]
@@ -864,8 +838,7 @@ check("block", TransformerBlock)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "transformer", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "transformer", "locked": false, "schema_version": 3, "solution": true}
 class Transformer(nn.Module):
     """Logits [batch, position, vocab_size] of the token after each position, from tokens [batch,
     position].
@@ -908,8 +881,7 @@ class Transformer(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "transformer-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "transformer-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("transformer", Transformer)
 
 # %% [markdown]
@@ -989,8 +961,7 @@ print(
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "training-step", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "training-step", "locked": false, "schema_version": 3, "solution": true}
 def train(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -1022,8 +993,7 @@ def train(
     return means
 
 
-# %% nbgrader={"grade": true, "grade_id": "training-step-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "training-step-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("training-step", train)
 
 # %% [markdown]
@@ -1090,8 +1060,7 @@ assert accuracies[-1] >= 0.65
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "generation", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "generation", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def token_choice_greedy(model_logits: Tensor) -> Tensor:
     """The most likely token after the last position, [batch, 1]."""
@@ -1118,8 +1087,7 @@ def generate(
     return torch.cat(output_tokens, dim=-1)
 
 
-# %% nbgrader={"grade": true, "grade_id": "generation-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "generation-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("generation", generate)
 
 # %%
@@ -1146,8 +1114,7 @@ print("after token 1:", *generate(model, torch.tensor([[1]]), 10)[0].tolist())
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "nucleus", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "nucleus", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def get_dist_after_with_temp_and_topp(model_logits: Tensor, top_p: float, t: float) -> Tensor:
     """Probabilities after temperature ``t`` and nucleus ``top_p``, of the shape of ``model_logits``
@@ -1174,8 +1141,7 @@ def token_choice_adv(model_logits: Tensor, top_p: float, t: float) -> Tensor:
     return torch.distributions.Categorical(probs=last).sample()
 
 
-# %% nbgrader={"grade": true, "grade_id": "nucleus-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "nucleus-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("nucleus", get_dist_after_with_temp_and_topp)
 
 # %%
@@ -1286,8 +1252,7 @@ plt.show()
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "accuracy", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "accuracy", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def calc_per_token_acc(
     model: nn.Module, data_loader: Iterable[tuple[Tensor, Tensor]]
@@ -1303,8 +1268,7 @@ def calc_per_token_acc(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "accuracy-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "accuracy-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("accuracy", calc_per_token_acc)
 
 # %%

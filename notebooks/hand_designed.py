@@ -120,8 +120,7 @@ task = tasks(check.seed)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "softmax", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "softmax", "locked": false, "schema_version": 3, "solution": true}
 def softmax(scores):
     """Weights that are positive and add up to 1 along the last axis."""
     ### BEGIN SOLUTION
@@ -130,8 +129,7 @@ def softmax(scores):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "softmax-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "softmax-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("softmax", softmax)
 
 # %% [markdown]
@@ -153,8 +151,7 @@ check("softmax", softmax)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "attention", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "attention", "locked": false, "schema_version": 3, "solution": true}
 def attention(x, Km, Qm, Vm, pos=None):
     """The outputs, a row for each row of x."""
     ### BEGIN SOLUTION
@@ -171,8 +168,7 @@ def attention(x, Km, Qm, Vm, pos=None):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "attention-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "attention-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("attention", attention)
 
 # %% [markdown]
@@ -208,8 +204,7 @@ for name, x in {"A B": [A, B], "B A": [B, A], "A B B": [A, B, B]}.items():
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "transformer", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "transformer", "locked": false, "schema_version": 3, "solution": true}
 class PytorchTransformer(nn.Module):
     """softmax(Q K^T / sqrt(qk_dim)) V for one sequence."""
 
@@ -237,8 +232,7 @@ class PytorchTransformer(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "transformer-check", "locked": true, "points": 3,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "transformer-check", "locked": true, "points": 3, "schema_version": 3, "solution": false}
 check("transformer", PytorchTransformer)
 
 # %% [markdown]
@@ -259,8 +253,7 @@ check("transformer", PytorchTransformer)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "rescale", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "rescale", "locked": false, "schema_version": 3, "solution": true}
 def rescale(matrix):
     """(matrix - smallest) / (largest - smallest); zeros where all numbers are equal."""
     ### BEGIN SOLUTION
@@ -272,8 +265,7 @@ def rescale(matrix):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "rescale-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "rescale-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("rescale", rescale)
 
 # %% [markdown]
@@ -370,8 +362,7 @@ show_task("content-design")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "sharpness", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "sharpness", "locked": false, "schema_version": 3, "solution": true}
 def sharpness(num_keys, error):
     """The smallest whole number s >= 1 with (num_keys - 1) exp(-s) <= error."""
     ### BEGIN SOLUTION
@@ -381,8 +372,7 @@ def sharpness(num_keys, error):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "sharpness-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "sharpness-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("sharpness", sharpness)
 
 # %%
@@ -415,8 +405,7 @@ for error in (1e-3, 1e-6, 1e-9):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "content-design", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "content-design", "locked": false, "schema_version": 3, "solution": true}
 def content_design():
     """Km, Qm, Vm."""
     ### BEGIN SOLUTION
@@ -427,8 +416,7 @@ def content_design():
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "content-design-check", "locked": true, "points": 3,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "content-design-check", "locked": true, "points": 3, "schema_version": 3, "solution": false}
 check("content-design", content_design)
 
 # %% [markdown]
@@ -503,8 +491,7 @@ for score in (24, 8.5, 8, 7.5, 7):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "training-step", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "training-step", "locked": false, "schema_version": 3, "solution": true}
 def training_step(model, optimizer, seq, target, remove_cls=False):
     """One update; the loss before it."""
     ### BEGIN SOLUTION
@@ -519,8 +506,7 @@ def training_step(model, optimizer, seq, target, remove_cls=False):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "training-step-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "training-step-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("training-step", training_step)
 
 
@@ -584,8 +570,7 @@ panels("content-design", {"designed": hand_content, "learned": learned_content},
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "change-of-basis", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "change-of-basis", "locked": false, "schema_version": 3, "solution": true}
 def change_of_basis(Km, Qm, M):
     """Km M and the Qm that goes with it: the same scores for every sequence."""
     ### BEGIN SOLUTION
@@ -595,8 +580,7 @@ def change_of_basis(Km, Qm, M):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "change-of-basis-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "change-of-basis-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("change-of-basis", change_of_basis)
 
 
@@ -691,8 +675,7 @@ show_task("position-design")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "position-design", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "position-design", "locked": false, "schema_version": 3, "solution": true}
 def position_design():
     """Km, Qm, Vm, pos."""
     ### BEGIN SOLUTION
@@ -707,8 +690,7 @@ def position_design():
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "position-design-check", "locked": true, "points": 3,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "position-design-check", "locked": true, "points": 3, "schema_version": 3, "solution": false}
 check("position-design", position_design)
 
 # %% [markdown]
@@ -862,8 +844,7 @@ show_task("both-design")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "both-design", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "both-design", "locked": false, "schema_version": 3, "solution": true}
 def both_design():
     """Km, Qm, Vm, pos."""
     ### BEGIN SOLUTION
@@ -879,8 +860,7 @@ def both_design():
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "both-design-check", "locked": true, "points": 4,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "both-design-check", "locked": true, "points": 4, "schema_version": 3, "solution": false}
 check("both-design", both_design)
 
 # %% [markdown]

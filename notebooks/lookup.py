@@ -150,8 +150,7 @@ for shown in data[:4]:
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "dataset", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "dataset", "locked": false, "schema_version": 3, "solution": true}
 class LookupDataset(Dataset):
     """Items (enc_input, dec_input, dec_target) of examples as ``generate_synthetic_data`` makes
     them.
@@ -172,8 +171,7 @@ class LookupDataset(Dataset):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "dataset-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "dataset-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("dataset", LookupDataset)
 
 # %% [markdown]
@@ -192,8 +190,7 @@ check("dataset", LookupDataset)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "collate", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "collate", "locked": false, "schema_version": 3, "solution": true}
 def collate_fn(batch):
     """From items to enc_inputs, dec_inputs, dec_targets, src_padding_mask, tgt_padding_mask."""
     ### BEGIN SOLUTION
@@ -205,8 +202,7 @@ def collate_fn(batch):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "collate-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "collate-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("collate", collate_fn)
 
 # %% [markdown]
@@ -280,8 +276,7 @@ print(
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "attention", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "attention", "locked": false, "schema_version": 3, "solution": true}
 def scaled_dot_product_attention(q, k, v, mask=None):
     """Attention of q [..., query, d_k] to k [..., key, d_k] with values v [..., key, d_v].
 
@@ -297,8 +292,7 @@ def scaled_dot_product_attention(q, k, v, mask=None):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "attention-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "attention-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("attention", scaled_dot_product_attention)
 
 # %%
@@ -331,8 +325,7 @@ print(
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "heads", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "heads", "locked": false, "schema_version": 3, "solution": true}
 class MultiHeadAttention(nn.Module):
     """Attention of several heads, ``forward(x, source, mask)``: from positions of x to positions of
     source.
@@ -357,8 +350,7 @@ class MultiHeadAttention(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "heads-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "heads-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("heads", MultiHeadAttention)
 
 # %% [markdown]
@@ -377,8 +369,7 @@ check("heads", MultiHeadAttention)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "feed_forward", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "feed_forward", "locked": false, "schema_version": 3, "solution": true}
 class PositionWiseFeedForward(nn.Module):
     """Linear, ReLU, dropout, linear."""
 
@@ -395,8 +386,7 @@ class PositionWiseFeedForward(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "feed_forward-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "feed_forward-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("feed_forward", PositionWiseFeedForward)
 
 # %% [markdown]
@@ -423,8 +413,7 @@ check("feed_forward", PositionWiseFeedForward)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "encoder_layer", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "encoder_layer", "locked": false, "schema_version": 3, "solution": true}
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each followed by Add & Norm."""
 
@@ -445,8 +434,7 @@ class EncoderLayer(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "encoder_layer-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "encoder_layer-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("encoder_layer", EncoderLayer)
 
 # %% [markdown]
@@ -469,8 +457,7 @@ check("encoder_layer", EncoderLayer)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "decoder_layer", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "decoder_layer", "locked": false, "schema_version": 3, "solution": true}
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention and feed-forward, each followed by Add & Norm."""
 
@@ -497,8 +484,7 @@ class DecoderLayer(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "decoder_layer-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "decoder_layer-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("decoder_layer", DecoderLayer)
 
 # %% [markdown]
@@ -521,8 +507,7 @@ check("decoder_layer", DecoderLayer)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "encoder", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "encoder", "locked": false, "schema_version": 3, "solution": true}
 class Encoder(nn.Module):
     """Embeddings without positions, then layers: the input is read as a set."""
 
@@ -546,8 +531,7 @@ class Encoder(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "encoder-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "encoder-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("encoder", Encoder)
 
 # %% [markdown]
@@ -568,8 +552,7 @@ check("encoder", Encoder)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "positions", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "positions", "locked": false, "schema_version": 3, "solution": true}
 def sinusoids(length, d_model):
     """The table [length, d_model], d_model even, in float32."""
     ### BEGIN SOLUTION
@@ -582,8 +565,7 @@ def sinusoids(length, d_model):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "positions-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "positions-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("positions", sinusoids)
 
 # %% [markdown]
@@ -602,8 +584,7 @@ check("positions", sinusoids)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "decoder", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "decoder", "locked": false, "schema_version": 3, "solution": true}
 class Decoder(nn.Module):
     """Embeddings with sinusoidal positions, then layers that read the encoder's output."""
 
@@ -630,8 +611,7 @@ class Decoder(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "decoder-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "decoder-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("decoder", Decoder)
 
 # %% [markdown]
@@ -650,8 +630,7 @@ check("decoder", Decoder)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "model", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "model", "locked": false, "schema_version": 3, "solution": true}
 class CrossAttentionLookupModel(nn.Module):
     """From a context and the target so far to logits of the next token at every position."""
 
@@ -675,8 +654,7 @@ class CrossAttentionLookupModel(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "model-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "model-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("model", CrossAttentionLookupModel)
 
 # %% [markdown]
@@ -726,8 +704,7 @@ print(
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "training", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "training", "locked": false, "schema_version": 3, "solution": true}
 def train_model(model, train_loader, val_loader, num_epochs, learning_rate):
     """Train in place and return {"train_loss": [one number an epoch], "val_loss": [the same]}."""
     ### BEGIN SOLUTION
@@ -763,8 +740,7 @@ def train_model(model, train_loader, val_loader, num_epochs, learning_rate):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "training-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "training-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("training", train_model)
 
 # %% [markdown]
@@ -816,8 +792,7 @@ plt.show()
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "decode", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "decode", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def greedy_decode(model, enc_input, max_len):
     """The tokens [batch, written] after ``[SOS]``, which is not part of the result."""
@@ -834,8 +809,7 @@ def greedy_decode(model, enc_input, max_len):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "decode-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "decode-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("decode", greedy_decode)
 
 # %%
@@ -871,8 +845,7 @@ print("the outputs are identical:", torch.equal(*outputs))
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "scrambling", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "scrambling", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def scrambling_test(predict, contexts):
     """The largest change of a logit and the number of most likely tokens that change."""
@@ -889,8 +862,7 @@ def scrambling_test(predict, contexts):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "scrambling-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "scrambling-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("scrambling", scrambling_test)
 
 # %% [markdown]
@@ -949,8 +921,7 @@ for name, watched in (("no positions in the encoder", model), ("control, with po
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "hook", "locked": false, "schema_version": 3, "solution":
-# true}
+# %% nbgrader={"grade": false, "grade_id": "hook", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def cross_attention_weights(model, enc_input, dec_input):
     """The weights [batch, head, decoder token, encoder token] of the last decoder layer's
@@ -968,8 +939,7 @@ def cross_attention_weights(model, enc_input, dec_input):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "hook-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "hook-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("hook", cross_attention_weights)
 
 # %% [markdown]
@@ -1056,8 +1026,7 @@ for key, value in FACT_PAIRS:
 print("keys", KEYS, "values", VALUES)
 
 
-# %% nbgrader={"grade": false, "grade_id": "bag", "locked": false, "schema_version": 3, "solution":
-# true}
+# %% nbgrader={"grade": false, "grade_id": "bag", "locked": false, "schema_version": 3, "solution": true}
 def same_bag():
     """All contexts with this bag, and the largest share of them in which one answer for the first
     key is right.
@@ -1071,8 +1040,7 @@ def same_bag():
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "bag-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "bag-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("bag", same_bag)
 
 # %% [markdown]

@@ -218,8 +218,7 @@ print(list(split_words("A superb film! I didn't sleep.")))
 #
 # </details>
 
-# %% nbgrader={"grade": false, "grade_id": "vocabulary", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "vocabulary", "locked": false, "schema_version": 3, "solution": true}
 PAD = 0
 UNK = 1
 CLS = 2
@@ -239,8 +238,7 @@ def build_vocabulary(texts: list[str], size: int) -> dict[str, int]:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "vocabulary-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "vocabulary-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("vocabulary", build_vocabulary)
 
 # %% [markdown]
@@ -261,8 +259,7 @@ check("vocabulary", build_vocabulary)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "encode", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "encode", "locked": false, "schema_version": 3, "solution": true}
 def encode(text: str, vocabulary: dict[str, int], max_length: int) -> list[int]:
     """``max_length`` ids."""
     ### BEGIN SOLUTION
@@ -272,8 +269,7 @@ def encode(text: str, vocabulary: dict[str, int], max_length: int) -> list[int]:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "encode-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "encode-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("encode", encode)
 
 # %% [markdown]
@@ -322,8 +318,7 @@ print(row, "=", decode(row, vocabulary))
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "positions", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "positions", "locked": false, "schema_version": 3, "solution": true}
 def sinusoidal_positions(max_length: int, d_model: int) -> torch.Tensor:
     """The table of positions 0, 1, ..., ``[max_length, d_model]``, in float32; ``d_model`` is even."""
     ### BEGIN SOLUTION
@@ -337,8 +332,7 @@ def sinusoidal_positions(max_length: int, d_model: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "positions-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "positions-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("positions", sinusoidal_positions)
 
 # %%
@@ -374,8 +368,7 @@ print("Products of two rows 5 places apart:", *(f"{products[p, p + 5]:.4f}" for 
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "embeddings", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "embeddings", "locked": false, "schema_version": 3, "solution": true}
 class TokenEmbedding(nn.Module):
     """``sqrt(d_model) * table[id]``."""
 
@@ -409,8 +402,7 @@ class TransformerEmbeddings(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "embeddings-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "embeddings-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("embeddings", TransformerEmbeddings)
 
 # %%
@@ -482,8 +474,7 @@ attention_map(
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "attention", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "attention", "locked": false, "schema_version": 3, "solution": true}
 def scaled_dot_product_attention(Q, K, V, mask=None, dropout=None):
     """The output ``[..., query, d_v]`` and the weights ``[..., query, key]``."""
     ### BEGIN SOLUTION
@@ -496,8 +487,7 @@ def scaled_dot_product_attention(Q, K, V, mask=None, dropout=None):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "attention-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "attention-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("attention", scaled_dot_product_attention)
 
 # %% [markdown]
@@ -545,8 +535,7 @@ attention_map(weights.numpy(), words, title="Weights of random queries and keys 
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "multi-head", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "multi-head", "locked": false, "schema_version": 3, "solution": true}
 class MultiHeadAttention(nn.Module):
     """``W_o(concatenated heads)``, and the weights ``[batch, head, query, key]``."""
 
@@ -575,8 +564,7 @@ class MultiHeadAttention(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "multi-head-check", "locked": true, "points": 3,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "multi-head-check", "locked": true, "points": 3, "schema_version": 3, "solution": false}
 check("multi-head", MultiHeadAttention)
 
 # %% [markdown]
@@ -622,8 +610,7 @@ attention_grid(
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "layer-norm", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "layer-norm", "locked": false, "schema_version": 3, "solution": true}
 class LayerNorm(nn.Module):
     """Normalises every position on its own."""
 
@@ -641,8 +628,7 @@ class LayerNorm(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "layer-norm-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "layer-norm-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("layer-norm", LayerNorm)
 
 # %% [markdown]
@@ -701,8 +687,7 @@ with torch.no_grad():
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "feed-forward", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "feed-forward", "locked": false, "schema_version": 3, "solution": true}
 class FeedForward(nn.Module):
     """``linear2(dropout(relu(linear1(x))))``."""
 
@@ -722,8 +707,7 @@ class FeedForward(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "feed-forward-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "feed-forward-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("feed-forward", FeedForward)
 
 # %% [markdown]
@@ -746,8 +730,7 @@ check("feed-forward", FeedForward)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "block", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "block", "locked": false, "schema_version": 3, "solution": true}
 class TransformerBlock(nn.Module):
     """``h = norm1(x + dropout(attention(x)))``, then ``norm2(h + dropout(feed_forward(h)))``."""
 
@@ -771,8 +754,7 @@ class TransformerBlock(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "block-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "block-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("block", TransformerBlock)
 
 # %%
@@ -841,8 +823,7 @@ for residual in (True, False):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "pooling", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "pooling", "locked": false, "schema_version": 3, "solution": true}
 def mean_over_real(x: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     """``[batch, width]`` of ``x`` ``[batch, position, width]``; ``real`` is True where a token is
     real.
@@ -853,8 +834,7 @@ def mean_over_real(x: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "pooling-check", "locked": true, "points": 1,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "pooling-check", "locked": true, "points": 1, "schema_version": 3, "solution": false}
 check("pooling", mean_over_real)
 
 # %% [markdown]
@@ -876,8 +856,7 @@ check("pooling", mean_over_real)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "classifier", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "classifier", "locked": false, "schema_version": 3, "solution": true}
 class MiniTransformer(nn.Module):
     """Logits ``[batch, num_classes]``, and the weights of each block."""
 
@@ -907,8 +886,7 @@ class MiniTransformer(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "classifier-check", "locked": true, "points": 3,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "classifier-check", "locked": true, "points": 3, "schema_version": 3, "solution": false}
 check("classifier", MiniTransformer)
 
 # %%
@@ -979,8 +957,7 @@ for name, part in (("train", toy_train), ("validate", toy_held_out)):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "training-step", "locked": false, "schema_version": 3,
-# "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "training-step", "locked": false, "schema_version": 3, "solution": true}
 def training_step(model, optimizer, input_ids: torch.Tensor, labels: torch.Tensor) -> float:
     """Update ``model`` once; the loss before the update."""
     ### BEGIN SOLUTION
@@ -994,8 +971,7 @@ def training_step(model, optimizer, input_ids: torch.Tensor, labels: torch.Tenso
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "training-step-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "training-step-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("training-step", training_step)
 
 # %% [markdown]
@@ -1184,8 +1160,7 @@ for text in sentences:
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "attention-received", "locked": false, "schema_version":
-# 3, "solution": true}
+# %% nbgrader={"grade": false, "grade_id": "attention-received", "locked": false, "schema_version": 3, "solution": true}
 def attention_received(weights: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     """``[batch, key]`` of ``weights`` ``[batch, head, query, key]``; ``real`` is ``[batch,
     query]``.
@@ -1196,8 +1171,7 @@ def attention_received(weights: torch.Tensor, real: torch.Tensor) -> torch.Tenso
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "attention-received-check", "locked": true, "points": 2,
-# "schema_version": 3, "solution": false}
+# %% nbgrader={"grade": true, "grade_id": "attention-received-check", "locked": true, "points": 2, "schema_version": 3, "solution": false}
 check("attention-received", attention_received)
 
 # %% [markdown]

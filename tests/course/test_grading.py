@@ -79,7 +79,7 @@ def graded(content, file):
 def test_the_cells_are_those_that_jupytext_reads(lab):
     jupytext = pytest.importorskip("jupytext")
     script = jupytext.read(
-        next(place / f"{lab}.py" for place in lessons._PLACES if (place / f"{lab}.py").exists())
+        next(folder / f"{lab}.py" for folder in lessons._FOLDERS if (folder / f"{lab}.py").exists())
     )
     made = notebook(lab, solutions=True)["cells"]
     assert [(cell["cell_type"], cell["source"]) for cell in made] == [

@@ -224,7 +224,7 @@ def test_places_that_hold_something_are_refused_before_the_lab_runs(tmp_path: Pa
     for out in ("one", "one/run"):
         with refused("which holds the lab's run"):
             hand_in(lesson(), ANN, tmp_path / "one", tmp_path / out, never)
-    with refused("which cannot be made"):
+    with refused("which cannot be created"):
         hand_in(lesson(), ANN, tmp_path / "file" / "new", tmp_path / "run", never)
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"full", "file", "new.zip", "empty"}

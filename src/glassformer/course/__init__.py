@@ -1,6 +1,4 @@
-"""The four labs as a course: notebooks with blanks, checks that show the smallest failing case, and
-grading.
-"""
+"""The four labs as a course: notebooks with blanks, checks of answers, and grading."""
 
 from glassformer.course.checking import Exercise, Judgement, Lesson, Verdict, WrongAnswer, lesson
 

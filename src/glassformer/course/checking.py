@@ -1,8 +1,7 @@
-"""Checks: an answer is compared with the library's form on cases of growing size, or judged for
-every input.
+"""Checks that compare an answer with the library's form on cases, or judge it for every input.
 
-An answer runs in the process of the student who wrote it. A check leaves no trace: random states,
-settings and the streams of output are what they were.
+An answer runs in the process of the student who wrote it. A check restores random states, settings
+and output streams.
 """
 
 import functools
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias
@@ -42,94 +42,97 @@ from glassformer.processor_time import ProcessorLimit, TooLong
 from glassformer.text import known_name
 
 SECONDS = 10.0
-"""Processor time after which an answer is given up; in proportion more on a slow machine."""
+"""Limit on an answer's processor time; a slow machine gets proportionally more."""
 MIME = "application/vnd.glassformer.check+json"
+"""MIME type of the record that a check adds to a notebook's output."""
 MOST_LINES = 8
-"""Lines of a message."""
+"""Maximum number of lines in a message."""
 WIDTH = 118
-"""Characters of a line."""
+"""Maximum number of characters in a line of a message."""
 
 Case: TypeAlias = Any
 """Arguments of an answer: a tuple, or a dictionary of named ones."""
 
 
 class ValuesAlone(tuple[Any, ...]):
-    """A case whose gradients are not compared: they cancel but for rounding, or depend on a choice
-    that is free.
+    """A case whose gradients are not compared.
+
+    They cancel up to rounding, or depend on a free choice.
     """
 
 
 class Built(NamedTuple):
-    """The output of a module and its weights, whose gradients are compared by name."""
+    """A module's output and its weights, whose gradients are compared by name."""
 
     output: Any
     weights: dict[str, Tensor]
     changed_weight: str | None = None
-    """A weight that the call has changed."""
+    """Name of a weight that the call has changed."""
 
 
 def call(answer: Any, case: Case) -> Any:
-    """How a function is run: with a case's arguments, by position or by name."""
+    """Call a function with a case's arguments, by position or by name."""
     return answer(**case) if isinstance(case, dict) else answer(*case)
 
 
 @dataclass(frozen=True)
 class ModuleRun:
-    """How a class is run: a module of the first part of a case, its sizes, is called with the rest
-    of the case.
+    """Runs a class: builds a module from a case's sizes and calls it with the rest of the case.
 
-    Sizes are a tuple or a dictionary. A dropout of 0 or 1 among them is at work: the module is in
-    training mode, and the result does not depend on how random numbers are drawn. Otherwise dropout
-    is off.
+    The first part of a case holds the sizes, as a tuple or a dictionary. If the dictionary has a
+    dropout (0 or 1), the module runs in training mode: no random number can change the result.
+    Otherwise the module runs in evaluation mode.
 
     Args:
-        make: ``make(answer, sizes)`` is the module.
-        initial: Weights that are compared as they are before any training, too, after
-            ``torch.manual_seed(0)``.
+        make: ``make(answer, sizes)`` returns the module.
+        initial: Names of weights whose initial values, after ``torch.manual_seed(0)``, are also
+            compared.
     """
 
     make: Callable[[Any, Any], nn.Module] = call
     initial: tuple[str, ...] = ()
 
     def __call__(self, answer: Any, case: Case) -> Built:
-        """Make a module and call it."""
+        """Build a module and call it."""
         sizes, *inputs = case
         module = self.make(answer, sizes)
         parameters = dict(module.named_parameters())
         initial = {
             name: parameters[name].detach().clone() for name in self.initial if name in parameters
         }
-        built = run_module(module, *inputs, training=_drops(sizes))
+        built = run_module(module, *inputs, training=_has_dropout(sizes))
         if not initial:
             return built
         return built._replace(output={"output": built.output, "weights at first": initial})
 
     def again(self, module: nn.Module, case: Case, training: bool) -> Any:
-        """The output of a module that exists, in training mode where that may change nothing."""
+        """Call an existing module and return its output.
+
+        ``training`` puts it in training mode, unless its class has a dropout.
+        """
         sizes, *inputs = case
         may_drop = "dropout" in _parameters(type(module))
-        return run_module(
-            module, *inputs, training=_drops(sizes) or (training and not may_drop)
-        ).output
+        in_training = _has_dropout(sizes) or (training and not may_drop)
+        return run_module(module, *inputs, training=in_training).output
 
 
 build = ModuleRun()
-"""``answer(*sizes)`` or ``answer(**sizes)``, called with the rest of the case."""
+"""Builds ``answer(*sizes)`` or ``answer(**sizes)`` and calls it with the rest of the case."""
 
 
 def _is_dropping(case: Case) -> bool:
-    return isinstance(case, tuple) and bool(case) and _drops(case[0])
+    return isinstance(case, tuple) and bool(case) and _has_dropout(case[0])
 
 
-def _drops(sizes: Any) -> bool:
+def _has_dropout(sizes: Any) -> bool:
     return isinstance(sizes, dict) and "dropout" in sizes
 
 
 def run_module(module: nn.Module, *inputs: Any, training: bool = False) -> Built:
-    """The output of a module with weights that its parameters' names and the inputs determine.
+    """Draw a module's weights from their names and the inputs, and call the module.
 
-    Weights have the dtype of the first input of floating-point numbers. A module without weights
-    stays as it is.
+    Weights take the dtype of the first floating-point input. A module without weights is left
+    unchanged.
     """
     floating = [tensor.dtype for _, tensor in tensors(inputs) if tensor.is_floating_point()]
     dtype = floating[0] if floating else torch.float32
@@ -138,14 +141,7 @@ def run_module(module: nn.Module, *inputs: Any, training: bool = False) -> Built
         # Module.to() would drop the imaginary part of a table of complex numbers.
         module._apply(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
     weights: dict[str, Tensor] = dict(module.named_parameters())
-    number = 0  # so that what is kept from a call with other inputs was computed with other weights
-    for _, values in arrays(inputs):
-        number = crc32(np.ascontiguousarray(array(values)).tobytes(), number)
-    with torch.no_grad():
-        for name, weight in weights.items():
-            generator = torch.Generator().manual_seed(crc32(name.encode(), number))
-            drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-            weight.copy_(drawn / weight.shape[-1] ** 0.5 if weight.ndim > 1 else 0.5 + 0.3 * drawn)
+    _draw_weights(weights, inputs)
     before = {name: weight.detach().clone() for name, weight in weights.items()}
     output = module(*inputs)
     changed = [
@@ -154,23 +150,39 @@ def run_module(module: nn.Module, *inputs: Any, training: bool = False) -> Built
     return Built(output, weights, changed[0] if changed else None)
 
 
+def _draw_weights(weights: dict[str, Tensor], inputs: Any) -> None:
+    """Overwrite weights with normal numbers, seeded by their names and the inputs."""
+    # Other inputs give other weights, so that a result cached from another call is wrong.
+    checksum = 0
+    for _, values in arrays(inputs):
+        checksum = crc32(np.ascontiguousarray(array(values)).tobytes(), checksum)
+    with torch.no_grad():
+        for name, weight in weights.items():
+            generator = torch.Generator().manual_seed(crc32(name.encode(), checksum))
+            normal = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            if weight.ndim > 1:
+                weight.copy_(normal / weight.shape[-1] ** 0.5)
+            else:
+                weight.copy_(0.5 + 0.3 * normal)
+
+
 @dataclass(frozen=True)
 class Exercise:
     """An exercise whose answer is a function or a class.
 
     Args:
-        name: The grade_id of its cell, unique in the lab.
-        expected: The library's form of it.
-        cases: Arguments for a generator of random numbers: a tuple, or a dictionary of named ones,
-            smallest first. Batches of several examples show whether one depends on another.
-        run: Runs an answer on a case: :func:`call`, a :class:`ModuleRun` such as ``build``, or what
-            an exercise needs.
+        name: grade_id of the exercise's cell, unique in the lab.
+        expected: The library's form of the answer.
+        cases: ``cases(generator)`` yields arguments, smallest first: tuples, or dictionaries of
+            named arguments. Batches of several examples reveal an answer that mixes them.
+        run: Runs an answer on a case: :func:`call`, a :class:`ModuleRun` such as ``build``, or a
+            function of the exercise's own.
         tolerance: Largest difference, relative to the largest magnitude; 1e-9 for arrays of
             float64.
-        gradients: Whether gradients are compared, of floating inputs and of a module's weights.
-        same_dtype: Whether the result's dtype has to be the expected one, and a number must not be
-            a tensor; otherwise its kind has to.
-        names: The parts of a case for a message, where they are not the arguments of the answer.
+        gradients: If True, gradients of floating inputs and of a module's weights are compared.
+        same_dtype: If True, the result must have the expected dtype, and a tensor is not accepted
+            for a number. Otherwise only the kind of numbers must agree.
+        names: Names of a case's parts in messages, where they are not the answer's arguments.
     """
 
     name: str
@@ -185,9 +197,7 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is said of an answer that is data: whether it is right for every input, and if not,
-    where it fails.
-    """
+    """The result for an answer that is data: right for every input, or where it fails."""
 
     passed: bool
     message: str
@@ -195,17 +205,18 @@ class Judgement:
 
 
 def plain(answer: Any) -> Any:
-    """An answer as JSON values: tensors and arrays become lists of numbers, dataclasses
-    dictionaries.
+    """Convert an answer to JSON values.
+
+    Tensors and arrays become lists of numbers, dataclasses become dictionaries.
     """
     if is_dataclass(answer) and not isinstance(answer, type):
-        return {each.name: plain(getattr(answer, each.name)) for each in fields(answer)}
+        return {field.name: plain(getattr(answer, field.name)) for field in fields(answer)}
     if isinstance(answer, Tensor | np.ndarray | np.generic):
         return array(answer).tolist()
     if isinstance(answer, dict):
         return {str(key): plain(value) for key, value in answer.items()}
     if isinstance(answer, list | tuple):
-        return [plain(each) for each in answer]
+        return [plain(part) for part in answer]
     return answer
 
 
@@ -213,13 +224,13 @@ def plain(answer: Any) -> Any:
 class Verdict:
     """An exercise whose answer is data: weights, a program, a predicted number.
 
-    A notebook records it as JSON values, and ``glassformer course grade`` judges it anew.
+    A notebook records the answer as JSON values, and ``glassformer course grade`` judges it again.
 
     Args:
-        name: The grade_id of its cell, unique in the lab.
-        judge: ``judge(data, seed)`` decides for every input; ``seed`` gives the variant. What it
-            cannot decide does not pass, and the message says so. It must take any JSON value
-            without running anything of it.
+        name: grade_id of the exercise's cell, unique in the lab.
+        judge: ``judge(data, seed)`` decides for every input; ``seed`` selects the variant. An
+            undecided answer does not pass, and the message says so. The function must accept any
+            JSON value and execute none of it.
     """
 
     name: str
@@ -227,7 +238,7 @@ class Verdict:
 
 
 class WrongAnswer(AssertionError):
-    """An answer that is not right. In a notebook its message stands alone, without a traceback."""
+    """A wrong answer. A notebook shows its message without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
         return str(self).splitlines()
@@ -235,35 +246,36 @@ class WrongAnswer(AssertionError):
 
 @dataclass
 class Outcome:
-    """What an answer does on a case."""
+    """The result of running an answer on a case."""
 
     value: Any = None
     weights: dict[str, list[int]] = field(default_factory=dict)
-    """The shapes of a module's weights."""
+    """Shapes of a module's weights."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     error: BaseException | None = None
     modified: str | None = None
-    """The input that it has changed."""
+    """Name of the input that the answer has changed."""
     changed_weight: str | None = None
+    """Name of the weight that the answer has changed."""
 
 
 def outcome(exercise: Exercise, answer: Any, case: Case) -> Outcome:
     """Run ``answer`` on copies of a case: for its value, and once more for its gradients."""
-    given = mapped(lambda each: each.detach().clone(), case)
+    arguments = _copied(case)
     try:
         start_run()
-        output, weights, changed_weight = _parts(exercise.run(answer, given))
-        value = mapped(lambda each: each.detach().clone(), output)
+        output, weights, changed_weight = _as_built(exercise.run(answer, arguments))
+        value = _copied(output)
         if changed_weight is not None:
             return Outcome(value, changed_weight=changed_weight)
-        for (name, before), (_, after) in zip(arrays(case), arrays(given), strict=True):
-            one = array(before)
-            other = array(after)
-            if not np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"):
+        for (name, before), (_, after) in zip(arrays(case), arrays(arguments), strict=True):
+            numbers = array(before)
+            if not np.array_equal(numbers, array(after), equal_nan=numbers.dtype.kind in "fc"):
                 return Outcome(value, modified=name)
         shapes = {name: list(weight.shape) for name, weight in weights.items()}
-        with_gradients = exercise.gradients and not isinstance(case, ValuesAlone)
-        return Outcome(value, shapes, _gradients(exercise, answer, case) if with_gradients else {})
+        if not exercise.gradients or isinstance(case, ValuesAlone):
+            return Outcome(value, shapes)
+        return Outcome(value, shapes, _gradients(exercise, answer, case))
     except (Exception, SystemExit) as error:
         if isinstance(error, NotImplementedError) and not error.args:  # the stub's
             raise
@@ -271,77 +283,86 @@ def outcome(exercise: Exercise, answer: Any, case: Case) -> Outcome:
 
 
 def drawn(exercise: Exercise, seed: int) -> Iterator[Case]:
-    """The cases of a variant, new ones in each call: an answer may change what they hold."""
+    """Return new cases of a variant; an answer may change what they hold."""
     return exercise.cases(torch.Generator().manual_seed(seed))
 
 
 @functools.cache
 def expected_outcomes(exercise: Exercise, seed: int) -> list[Outcome]:
-    """What the library's form does on each case."""
+    """Return the outcome of the library's form on each case."""
     return [outcome(exercise, exercise.expected, case) for case in drawn(exercise, seed)]
 
 
-def _parts(result: Any) -> Built:
+def _copied(value: Any) -> Any:
+    return mapped(lambda tensor: tensor.detach().clone(), value)
+
+
+def _as_built(result: Any) -> Built:
     return result if isinstance(result, Built) else Built(result, {})
 
 
 def _gradients(exercise: Exercise, answer: Any, case: Case) -> dict[str, Tensor]:
-    given = mapped(
-        lambda each: each.detach().clone().requires_grad_(each.is_floating_point()), case
+    """Return gradients of inputs and weights, for random gradients of the outputs."""
+    arguments = mapped(
+        lambda tensor: tensor.detach().clone().requires_grad_(tensor.is_floating_point()), case
     )
     start_run()
-    output, weights, _ = _parts(exercise.run(answer, given))
-    wanted = {name: each for name, each in tensors(given) if each.requires_grad} | weights
-    results = [each for _, each in tensors(output) if each.is_floating_point()]
+    output, weights, _ = _as_built(exercise.run(answer, arguments))
+    leaves = {name: tensor for name, tensor in tensors(arguments) if tensor.requires_grad}
+    leaves |= weights
+    results = [tensor for _, tensor in tensors(output) if tensor.is_floating_point()]
     generator = torch.Generator().manual_seed(1)
-    directions = [
-        torch.randn(each.shape, generator=generator, dtype=torch.float64).to(each.dtype)
-        for each in results
+    output_grads = [
+        torch.randn(result.shape, generator=generator, dtype=torch.float64).to(result.dtype)
+        for result in results
     ]
-    pairs = [pair for pair in zip(results, directions, strict=True) if pair[0].requires_grad]
-    if not wanted or not pairs:
+    pairs = [pair for pair in zip(results, output_grads, strict=True) if pair[0].requires_grad]
+    if not leaves or not pairs:
         return {}
-    outputs, pulls = zip(*pairs, strict=True)
-    found = torch.autograd.grad(outputs, [*wanted.values()], pulls, allow_unused=True)
+    outputs, grad_outputs = zip(*pairs, strict=True)
+    grads = torch.autograd.grad(outputs, [*leaves.values()], grad_outputs, allow_unused=True)
     return {
-        name: torch.zeros_like(each) if grad is None else grad
-        for (name, each), grad in zip(wanted.items(), found, strict=True)
+        name: torch.zeros_like(leaf) if grad is None else grad
+        for (name, leaf), grad in zip(leaves.items(), grads, strict=True)
     }
 
 
-def compared(exercise: Exercise, expected: Outcome, found: Outcome) -> Difference | None:
-    """The first difference of two outcomes; of two errors, their types and messages."""
-    faults = [(repr(one.error), one.modified, one.changed_weight) for one in (expected, found)]
-    if expected.error or found.error or faults[0] != faults[1]:
+def compared(exercise: Exercise, expected: Outcome, actual: Outcome) -> Difference | None:
+    """Return the first difference of two outcomes; errors differ in their types and messages."""
+    faults = [
+        (repr(result.error), result.modified, result.changed_weight)
+        for result in (expected, actual)
+    ]
+    if expected.error or actual.error or faults[0] != faults[1]:
         if faults[0] == faults[1]:
             return None
         return Difference("", None, None, "")
-    wanted = {
-        name: shape for name, shape in expected.weights.items() if found.weights.get(name) != shape
-    }
-    if wanted:
-        others = {
-            name: shape
-            for name, shape in found.weights.items()
-            if expected.weights.get(name) != shape
-        }
-        text = (
-            f"expected the weights {_weights(wanted)}, found {_weights(others) or 'none of them'}"
+    missing = _other_shapes(expected.weights, actual.weights)
+    if missing:
+        others = _weights(_other_shapes(actual.weights, expected.weights)) or "none of them"
+        return Difference(
+            "", None, None, f"expected the weights {_weights(missing)}, found {others}"
         )
-        return Difference("", None, None, text)
-    first = difference(expected.value, found.value, exercise.tolerance, exercise.same_dtype)
+    first = difference(expected.value, actual.value, exercise.tolerance, exercise.same_dtype)
     if first or not expected.gradients:
         return first
-    if not found.gradients:
+    if not actual.gradients:
         return Difference("", None, None, "values are right, but no gradient reaches the inputs")
     for name, grad in expected.gradients.items():
-        first = difference(grad, found.gradients[name], exercise.tolerance)
+        first = difference(grad, actual.gradients[name], exercise.tolerance)
         if first is not None:
             return first._replace(
                 part=f" gradient of {name}",
                 text=f"values are right, gradients are not: {first.text}",
             )
     return None
+
+
+def _other_shapes(
+    shapes: dict[str, list[int]], reference: dict[str, list[int]]
+) -> dict[str, list[int]]:
+    """Return the shapes that the reference lacks or has otherwise."""
+    return {name: shape for name, shape in shapes.items() if reference.get(name) != shape}
 
 
 def _weights(shapes: dict[str, list[int]]) -> str:
@@ -353,29 +374,24 @@ class Failure:
     """A case on which an answer is wrong."""
 
     number: int
-    """Its place among the cases, from 1."""
+    """Number of the case, from 1."""
     case: Case
     expected: Outcome
-    found: Outcome
+    actual: Outcome
     earlier: Case | None = None
-    """The case of the call before it, where the answer is right without that call."""
+    """Case of the preceding call, if the answer is right without that call."""
     in_training: bool = False
-    """Whether it is wrong in training mode alone."""
+    """True if the answer is wrong in training mode only."""
 
     def order(self, exercise: Exercise) -> tuple[bool, int, int]:
-        """Wrong values come before wrong gradients, which say less, and small cases before large
-        ones.
-        """
-        first = compared(exercise, self.expected, self.found)
-        return (
-            first is not None and first.part.startswith(" gradient"),
-            case_size(self.case),
-            self.number,
-        )
+        """Return a sort key: wrong values before wrong gradients, small cases before large ones."""
+        first = compared(exercise, self.expected, self.actual)
+        only_gradients = first is not None and first.part.startswith(" gradient")
+        return only_gradients, case_size(self.case), self.number
 
 
 def case_size(case: Case) -> int:
-    """The numbers and letters that a case holds; a whole number counts as much as its value."""
+    """Count the numbers and letters of a case; an integer counts as its magnitude."""
     if isinstance(case, Tensor | np.ndarray):
         return int(np.prod(case.shape))
     if isinstance(case, dict):
@@ -389,7 +405,7 @@ def case_size(case: Case) -> int:
 
 @functools.cache
 def expected_again(exercise: Exercise, seed: int) -> list[Outcome]:
-    """The values of the library's form on each case, from a new module in each."""
+    """Return values of the library's form on each case, from a new module in each."""
     if isinstance(exercise.run, ModuleRun):
         run = exercise.run
         return [
@@ -400,49 +416,48 @@ def expected_again(exercise: Exercise, seed: int) -> list[Outcome]:
 
 
 def wrong_when_called_again(exercise: Exercise, answer: Any, seed: int) -> Failure | None:
-    """The first failure of a second round: cases of the same sizes with other numbers.
+    """Return the first failure of a second round, on cases of the same sizes with other numbers.
 
-    A function is called on them as before. Of a class, one module is made for each size and dtype
-    before any is called, and each is called on all of its cases, up and down, in training mode and
-    out of it.
+    A function is called on them as before. A class makes one module for each size and dtype, all
+    before the first call. Each module is called on all of its cases: in training mode in order,
+    then in evaluation mode in reverse order.
     """
     cases = list(drawn(exercise, seed))
     expected = expected_again(exercise, seed)
     if not isinstance(exercise.run, ModuleRun):
         for number, case in enumerate(cases):
-            found = outcome(replace(exercise, gradients=False), answer, case)
+            actual = outcome(replace(exercise, gradients=False), answer, case)
             start_run()
-            if compared(exercise, expected[number], found) is not None:
-                return Failure(number + 1, case, expected[number], found)
+            if compared(exercise, expected[number], actual) is not None:
+                return Failure(number + 1, case, expected[number], actual)
         return None
     run = exercise.run
     modules: dict[str, nn.Module] = {}
     for case in cases:
         modules.setdefault(_module_key(case), run.make(answer, case[0]))
-    for training in (True, False):
-        for number in range(len(cases)) if training else reversed(range(len(cases))):
-            found = _called(run, modules[_module_key(cases[number])], cases[number], training)
-            if compared(exercise, expected[number], found) is not None:
-                failure = Failure(number + 1, cases[number], expected[number], found)
+    in_order = range(len(cases))
+    for training, numbers in ((True, in_order), (False, in_order[::-1])):
+        for number in numbers:
+            actual = _called(run, modules[_module_key(cases[number])], cases[number], training)
+            if compared(exercise, expected[number], actual) is not None:
+                failure = Failure(number + 1, cases[number], expected[number], actual)
                 return _reduced(exercise, answer, failure, cases, expected, training)
     return None
 
 
 def _module_key(case: Case) -> str:
-    """Equal for cases that one module may be called with."""
+    """Return a key that is equal for cases that one module can be called with."""
     dtypes = [tensor.dtype for _, tensor in tensors(case[1:]) if tensor.is_floating_point()]
     return f"{case[0]} {dtypes[:1]}"
 
 
 def _called(run: ModuleRun, module: nn.Module, case: Case, training: bool) -> Outcome:
-    """The output of a module on copies of a case."""
+    """Call a module on a copy of a case."""
     try:
         start_run()
         with torch.no_grad():
-            output = run.again(
-                module, mapped(lambda tensor: tensor.detach().clone(), case), training
-            )
-        return Outcome(mapped(lambda tensor: tensor.detach().clone(), output))
+            output = run.again(module, _copied(case), training)
+        return Outcome(_copied(output))
     except (Exception, SystemExit) as error:
         return Outcome(error=error)
 
@@ -455,49 +470,62 @@ def _reduced(
     expected: list[Outcome],
     training: bool,
 ) -> Failure:
-    """The smallest failure of a new module that is called once, or else twice."""
+    """Return the smallest failure of a new module that is called once, or else twice."""
     assert isinstance(exercise.run, ModuleRun)
     run = exercise.run
     by_size = sorted(range(len(cases)), key=lambda number: case_size(cases[number]))
     for number in by_size:
-        found = _called(run, run.make(answer, cases[number][0]), cases[number], training)
-        if compared(exercise, expected[number], found) is not None:
-            evaluated = _called(
-                run, run.make(answer, cases[number][0]), cases[number], training=False
-            )
+        case = cases[number]
+        actual = _called(run, run.make(answer, case[0]), case, training)
+        if compared(exercise, expected[number], actual) is not None:
+            evaluated = _called(run, run.make(answer, case[0]), case, training=False)
             right_in_evaluation = compared(exercise, expected[number], evaluated) is None
             return Failure(
-                number + 1, cases[number], expected[number], found, in_training=right_in_evaluation
+                number + 1, case, expected[number], actual, in_training=right_in_evaluation
             )
     for number in by_size:
+        case = cases[number]
         for before in by_size:
-            if _module_key(cases[before]) == _module_key(cases[number]):
-                module = run.make(answer, cases[number][0])
-                _called(run, module, cases[before], training)
-                found = _called(run, module, cases[number], training)
-                if compared(exercise, expected[number], found) is not None:
-                    return Failure(
-                        number + 1, cases[number], expected[number], found, cases[before]
-                    )
+            if _module_key(cases[before]) != _module_key(case):
+                continue
+            module = run.make(answer, case[0])
+            _called(run, module, cases[before], training)
+            actual = _called(run, module, case, training)
+            if compared(exercise, expected[number], actual) is not None:
+                return Failure(number + 1, case, expected[number], actual, cases[before])
     return failure
 
 
 def exercises(lab: str) -> dict[str, Exercise | Verdict]:
-    """The exercises of a lab, by name."""
-    return {
-        each.name: each for each in import_module(f"glassformer.course.exercises.{lab}").EXERCISES
-    }
+    """Return the exercises of a lab, by name."""
+    module = import_module(f"glassformer.course.exercises.{lab}")
+    return {exercise.name: exercise for exercise in module.EXERCISES}
+
+
+@dataclass
+class _Progress:
+    """The results of a check so far; complete unless the answer runs out of time."""
+
+    case: Case = ()
+    """The last case that was started."""
+    number: int = 0
+    """Number of that case, from 1."""
+    has_gradients: bool = False
+    results: list[tuple[Case, Outcome]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    repeated: Failure | None = None
+    """Failure in the second round, which runs after a first round without failures."""
 
 
 class Lesson:
-    """The checks of a lab: ``check(name, answer)`` prints that the answer is right, or raises
-    :class:`WrongAnswer`.
+    """The checks of a lab.
 
-    ``case`` holds the arguments of the last case that failed.
+    ``check(name, answer)`` prints that an answer is right, or raises :class:`WrongAnswer`. The
+    attribute ``case`` then holds the arguments of the case that failed.
 
     Args:
         lab: ``"hand_designed"``, ``"sentiment"``, ``"lookup"`` or ``"gpt_oss"``.
-        seed: The variant of its tasks; 0 is the course's own.
+        seed: Variant of the tasks; 0 is the course's own.
     """
 
     def __init__(self, lab: str, seed: int = 0) -> None:
@@ -510,9 +538,9 @@ class Lesson:
         known = exercises(self.lab)
         if name not in known:
             raise InputError(
-                f"the exercise '{name}'",
-                f"an exercise of {self.lab}",
-                known_name(name, list(known)),
+                got=f"the exercise '{name}'",
+                expected=f"an exercise of {self.lab}",
+                fix=known_name(name, list(known)),
             )
         exercise = known[name]
         data = None
@@ -520,13 +548,7 @@ class Lesson:
         try:
             if isinstance(exercise, Verdict):
                 data = answer_data(exercise, answer)
-                with unchanged():
-                    judgement = exercise.judge(data, self.seed)
-                message = f"{name}: {judgement.message}"
-                if not judgement.passed:
-                    raise WrongAnswer(
-                        "\n".join(filter(None, [message, self._suspicion(exercise, data)]))
-                    )
+                message = self._judge(exercise, data)
             else:
                 message = self._check(exercise, answer)
         except WrongAnswer as wrong:
@@ -534,102 +556,111 @@ class Lesson:
             raise wrong from None
         self._record(name, True, message, data)
 
+    def _judge(self, exercise: Verdict, data: Any) -> str:
+        """Judge an answer that is data; return the message of a right answer."""
+        with unchanged():
+            judgement = exercise.judge(data, self.seed)
+        message = f"{exercise.name}: {judgement.message}"
+        if judgement.passed:
+            return message
+        suspicion = self._suspicion(exercise, data)
+        raise WrongAnswer(f"{message}\n{suspicion}" if suspicion else message)
+
     def _check(self, exercise: Exercise, answer: Any) -> str:
-        """The message of a right answer."""
+        """Check a function or a class; return the message of a right answer."""
         name = exercise.name
-        number = 0
-        graded = False
-        case: Case = ()
         if not callable(answer):
             raise WrongAnswer(f"{name}: expected a function or a class, found {kind(answer)}")
-        results: list[tuple[Case, Outcome]] = []
-        failed: list[Failure] = []
-        repeated: Failure | None = None
+        progress = _Progress()
         try:
             with unchanged():
-                limit = ProcessorLimit(
-                    SECONDS
-                )  # of the answer alone: the library's work comes before
-                pairs = zip(
-                    drawn(exercise, self.seed), expected_outcomes(exercise, self.seed), strict=True
-                )
-                for number, (case, expected) in enumerate(pairs, 1):
-                    if expected.error:
-                        raise expected.error
-                    with limit:
-                        found = outcome(exercise, answer, case)
-                    start_run()  # what the answer has set does not reach the comparison
-                    graded |= bool(expected.gradients)
-                    results.append((case, found))
-                    if compared(exercise, expected, found) is not None:
-                        failed.append(Failure(number, case, expected, found))
-                if not failed:
-                    expected_again(exercise, self.seed + 1)  # the library's work, before the limit
-                    with limit:
-                        repeated = wrong_when_called_again(exercise, answer, self.seed + 1)
+                self._run_cases(exercise, answer, progress)
         except NotImplementedError as blank:
             raise WrongAnswer(f"{name}: not answered yet{_place(blank)}") from None
         except TooLong:
-            if not failed:
-                self.case = case
-                text = _no_result(name)
-                arguments = _folded(_arguments(exercise, answer, case), MOST_LINES - 1)
-                raise WrongAnswer("\n".join([text, *arguments])) from None
-        if not failed and repeated is None:
-            return f"{name}: right ({number} cases, values{' and gradients' if graded else ''})"
+            if not progress.failures:
+                self.case = progress.case
+                arguments = _arguments(exercise, answer, progress.case)
+                lines = [_no_result(name), *_folded(arguments, MOST_LINES - 1)]
+                raise WrongAnswer("\n".join(lines)) from None
+        if not progress.failures and progress.repeated is None:
+            compared_parts = "values and gradients" if progress.has_gradients else "values"
+            return f"{name}: right ({progress.number} cases, {compared_parts})"
         self._explain_earlier(exercise, answer)
-        if repeated is not None:
-            self.case = repeated.case
-            raise WrongAnswer(
-                _message(exercise, answer, repeated, _repeated_heading(name, repeated))
-            )
-        smallest = min(failed, key=lambda failure: failure.order(exercise))
+        raise WrongAnswer(self._failure_message(exercise, answer, progress))
+
+    def _run_cases(self, exercise: Exercise, answer: Any, progress: _Progress) -> None:
+        """Run an answer on all cases, and if it is right, a second time with other numbers."""
+        limit = ProcessorLimit(SECONDS)  # for the answer only: the library's runs are outside
+        pairs = zip(drawn(exercise, self.seed), expected_outcomes(exercise, self.seed), strict=True)
+        for number, (case, expected) in enumerate(pairs, 1):
+            progress.number = number
+            progress.case = case
+            if expected.error:
+                raise expected.error
+            with limit:
+                actual = outcome(exercise, answer, case)
+            start_run()  # the answer's settings must not affect the comparison
+            progress.has_gradients |= bool(expected.gradients)
+            progress.results.append((case, actual))
+            if compared(exercise, expected, actual) is not None:
+                progress.failures.append(Failure(number, case, expected, actual))
+        if not progress.failures:
+            expected_again(exercise, self.seed + 1)  # cached outside the answer's time limit
+            with limit:
+                progress.repeated = wrong_when_called_again(exercise, answer, self.seed + 1)
+
+    def _failure_message(self, exercise: Exercise, answer: Any, progress: _Progress) -> str:
+        """Describe the smallest failure, and keep its case for the student."""
+        failures = progress.failures
+        if progress.repeated is not None:
+            self.case = progress.repeated.case
+            heading = _repeated_heading(exercise.name, progress.repeated)
+            return _message(exercise, answer, progress.repeated, heading)
+        smallest = min(failures, key=lambda failure: failure.order(exercise))
         self.case = smallest.case
-        heading = f"{name}: wrong in {len(failed)} of {number} cases. The smallest is case {smallest.number}:"
-        suspicion = self._suspicion(exercise, results)
-        if not suspicion and all(_is_dropping(failure.case) for failure in failed):
+        heading = (
+            f"{exercise.name}: wrong in {len(failures)} of {progress.number} cases. "
+            f"The smallest is case {smallest.number}:"
+        )
+        suspicion = self._suspicion(exercise, progress.results)
+        if not suspicion and all(_is_dropping(failure.case) for failure in failures):
             suspicion = (
                 "It is wrong only where dropout is at work: is one missing, or in another place?"
             )
-        raise WrongAnswer(_message(exercise, answer, smallest, heading, suspicion))
+        return _message(exercise, answer, smallest, heading, suspicion)
 
     def _explain_earlier(self, exercise: Exercise, answer: Any) -> None:
-        """Raise :class:`WrongAnswer` if the answer to an earlier exercise is wrong that this wrong
-        answer calls.
-        """
+        """Raise :class:`WrongAnswer` if this answer calls a wrong answer to an earlier exercise."""
         used, namespace = names_used(answer)
-        for earlier, variable in checked_names(self.lab).items():
-            if earlier == exercise.name:
+        for earlier_name, variable in checked_names(self.lab).items():
+            if earlier_name == exercise.name:
                 return
-            other = exercises(self.lab).get(earlier)
-            if (
-                isinstance(other, Exercise)
-                and variable in used
-                and namespace[variable] is not answer
-            ):
-                try:
-                    self._check(other, namespace[variable])
-                except WrongAnswer as wrong:
-                    first = (
-                        f"{exercise.name}: wrong. It uses {variable} of the exercise {earlier}, "
-                        "which is wrong; "
-                        "correct that first."
-                    )
-                    lines = str(wrong).splitlines()
-                    raise WrongAnswer("\n".join([first, *lines[: MOST_LINES - 1]])) from None
+            earlier = exercises(self.lab).get(earlier_name)
+            if not isinstance(earlier, Exercise) or variable not in used:
+                continue
+            if namespace[variable] is answer:
+                continue
+            try:
+                self._check(earlier, namespace[variable])
+            except WrongAnswer as wrong:
+                heading = (
+                    f"{exercise.name}: wrong. It uses {variable} of the exercise {earlier_name}, "
+                    "which is wrong; correct that first."
+                )
+                lines = str(wrong).splitlines()
+                raise WrongAnswer("\n".join([heading, *lines[: MOST_LINES - 1]])) from None
 
     def _suspicion(self, exercise: Exercise | Verdict, results: Any) -> str:
-        """The sentence of the fault that does on every case what the answer does; of two, both."""
+        """Name at most two known faults that give the answer's results on every case."""
         sentences: list[str] = []
         try:
             with unchanged(), ProcessorLimit(SECONDS):
                 for fault in read_faults(self.lab).get(exercise.name, ()):
                     sentence = (fault.says or "").rstrip(".")
-                    if (
-                        sentence
-                        and sentence not in sentences
-                        and self._is(exercise, fault, results)
-                    ):
+                    if not sentence or sentence in sentences:
+                        continue
+                    if self._explains(fault, exercise, results):
                         sentences.append(sentence)
         except TooLong:
             pass
@@ -637,26 +668,26 @@ class Lesson:
             return f"It looks as if {'; or '.join(sentences[:2])}."
         return ""
 
-    def _is(self, exercise: Exercise | Verdict, fault: Fault, results: Any) -> bool:
+    def _explains(self, fault: Fault, exercise: Exercise | Verdict, results: Any) -> bool:
+        """Return whether a solution with this fault gives the same results."""
         answer = lesson_answer(self.lab, exercise.name, fault.change)
         if isinstance(exercise, Verdict):
             return bool(answer_data(exercise, answer) == results)
-        pairs = ((found, outcome(exercise, answer, case)) for case, found in results)
-        # Both ways, as an array is compared with a tensor in one of them alone, and gradients with
-        # none.
+        pairs = ((actual, outcome(exercise, answer, case)) for case, actual in results)
+        # In both directions: compared() accepts an array for a tensor, and extra gradients, in
+        # one direction only.
         return all(
             compared(exercise, *pair) is None and compared(exercise, *pair[::-1]) is None
             for pair in pairs
         )
 
     def _record(self, name: str, passed: bool, message: str, data: Any) -> None:
-        """Print, and in a notebook keep the verdict beside what is printed, for ``glassformer
-        course grade``.
-        """
+        """Print the message; in a notebook, store a record for ``glassformer course grade``."""
         worth = points(self.lab).get(name, 0)
         record = {"lab": self.lab, "exercise": name, "seed": self.seed, "passed": passed}
         record |= {"points": worth if passed else 0, "of": worth, "message": message}
-        record |= {} if data is None else {"answer": data}
+        if data is not None:
+            record["answer"] = data
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if shell is not None:
             text = message if passed else f"{name}: 0 of {worth} points"
@@ -666,16 +697,17 @@ class Lesson:
 
 
 lesson = Lesson
-"""The name by which notebooks call it."""
+"""The name that notebooks import."""
 
 
 def answer_data(exercise: Verdict, answer: Any) -> Any:
-    """The answer as JSON values; a function is called for it."""
+    """Return the answer as JSON values; an answer that is a function is called first."""
     try:
         with unchanged(), ProcessorLimit(SECONDS):
-            data = plain(
-                answer() if callable(answer) and not isinstance(answer, nn.Module) else answer
-            )
+            if callable(answer) and not isinstance(answer, nn.Module):
+                data = plain(answer())
+            else:
+                data = plain(answer)
     except NotImplementedError as blank:
         raise WrongAnswer(f"{exercise.name}: not answered yet{_place(blank)}") from None
     except TooLong:
@@ -691,8 +723,9 @@ def answer_data(exercise: Verdict, answer: Any) -> Any:
     try:
         return json.loads(json.dumps(data, allow_nan=False, default=refuse))
     except (ValueError, TypeError, RecursionError):
-        text = f"{exercise.name}: a number is NaN or infinite, or the answer cannot be kept as data"
-        raise WrongAnswer(text) from None
+        raise WrongAnswer(
+            f"{exercise.name}: a number is NaN or infinite, or the answer cannot be stored as JSON"
+        ) from None
 
 
 def _no_result(name: str) -> str:
@@ -707,47 +740,50 @@ def _parameters(answer: Any) -> list[str]:
 
 
 def _names(exercise: Exercise, answer: Any, case: Case) -> list[str]:
-    """The names of a case's parts, from the signature of the answer; of a class, ``sizes`` and its
-    inputs'.
-    """
+    """Return names for a case's parts, from the signature of the answer or of its ``forward``."""
     if isinstance(case, dict):
         return list(case)
-    if hasattr(answer, "forward"):
-        own = ["sizes", *_parameters(answer.forward)]
+    if exercise.names:
+        names = list(exercise.names)
+    elif hasattr(answer, "forward"):
+        names = ["sizes", *_parameters(answer.forward)]
     else:
-        own = _parameters(answer)
-    names = list(exercise.names) or own
+        names = _parameters(answer)
     return [*names, *(f"input {i}" for i in range(len(names) + 1, 99))][: len(case)]
 
 
 def _message(
     exercise: Exercise, answer: Any, failure: Failure, heading: str, suspicion: str = ""
 ) -> str:
-    """The heading, the arguments, what is wrong, and what it looks like, in few lines."""
-    explained = _explained(
-        exercise, failure.expected, failure.found, _names(exercise, answer, failure.case)
-    )
+    """Join heading, arguments, explanation and suspicion, in at most MOST_LINES lines."""
+    names = _names(exercise, answer, failure.case)
+    explanation = _explained(exercise, failure.expected, failure.actual, names)
     last = [suspicion] if suspicion else []
     if failure.earlier is not None:
         last = [
             "  Is something kept from the first call? Compute it in each call, from its own inputs."
         ]
-    left = MOST_LINES - 1 - len(explained) - len(last)
-    arguments = _folded(_arguments(exercise, answer, failure.case), left)
-    if failure.earlier is not None:
-        first, second = (
-            _arguments(exercise, answer, case) for case in (failure.earlier, failure.case)
-        )
-        sizes = second[: 1 - len(failure.case)]
-        inputs = second[1 - len(failure.case) :]
-        calls = [
-            f"first call: {', '.join(first[1 - len(failure.earlier) :])}",
-            "second call: the same"
-            if failure.earlier is failure.case
-            else f"second call: {', '.join(inputs)}",
-        ]
-        arguments = [*_folded(sizes, max(left - 2, 1)), *_folded(calls, 2)]
-    return "\n".join([heading, *arguments, *explained, *last])
+    lines_left = MOST_LINES - 1 - len(explanation) - len(last)
+    if failure.earlier is None:
+        arguments = _folded(_arguments(exercise, answer, failure.case), lines_left)
+    else:
+        arguments = _two_calls(exercise, answer, failure.earlier, failure.case, lines_left)
+    return "\n".join([heading, *arguments, *explanation, *last])
+
+
+def _two_calls(
+    exercise: Exercise, answer: Any, earlier: Case, case: Case, lines_left: int
+) -> list[str]:
+    """Return lines with the sizes of a module and the inputs of its two calls."""
+    first = _arguments(exercise, answer, earlier)
+    second = _arguments(exercise, answer, case)
+    sizes = second[: 1 - len(case)]
+    calls = [f"first call: {', '.join(first[1 - len(earlier) :])}"]
+    if earlier is case:
+        calls.append("second call: the same")
+    else:
+        calls.append(f"second call: {', '.join(second[1 - len(case) :])}")
+    return [*_folded(sizes, max(lines_left - 2, 1)), *_folded(calls, 2)]
 
 
 def _repeated_heading(name: str, failure: Failure) -> str:
@@ -757,34 +793,33 @@ def _repeated_heading(name: str, failure: Failure) -> str:
         return (
             f"{name}: right in evaluation mode, wrong in training mode (there is no dropout here):"
         )
-    return f"{name}: right at first, wrong in a second round with other numbers. Is something kept from earlier calls?"
+    return (
+        f"{name}: right at first, wrong in a second round with other numbers. "
+        "Is something kept from earlier calls?"
+    )
 
 
 def _arguments(exercise: Exercise, answer: Any, case: Case) -> list[str]:
-    """The arguments of a case, each as ``name = value``."""
+    """Return the arguments of a case, each as ``name = value``."""
     values = case.values() if isinstance(case, dict) else case
     pairs = list(zip(_names(exercise, answer, case), values, strict=True))
     if pairs and pairs[0][0] == "sizes":
         sizes = pairs.pop(0)[1]
-        if isinstance(sizes, dict):
-            named = sizes
-        else:
-            named = dict(zip(_parameters(answer), sizes, strict=False))
-        pairs = [*named.items(), *pairs]
+        if not isinstance(sizes, dict):
+            sizes = dict(zip(_parameters(answer), sizes, strict=False))
+        pairs = [*sizes.items(), *pairs]
     return [f"{name} = {one_line(value, WIDTH - len(name) - 5)}" for name, value in pairs]
 
 
-def _folded(texts: Sequence[str], most: int) -> list[str]:
-    """At most so many indented lines: a text in each, or several, and without those that do not
-    fit.
-    """
-    if len(texts) <= most:
+def _folded(texts: Sequence[str], max_lines: int) -> list[str]:
+    """Return at most ``max_lines`` indented lines; the last one counts the texts left out."""
+    if len(texts) <= max_lines:
         return [f"  {text[:WIDTH]}" for text in texts]
     lines: list[str] = []
     for number, text in enumerate(texts):
         if lines and len(lines[-1]) + len(text) + 2 <= WIDTH:
             lines[-1] += f", {text}"
-        elif len(lines) < most:
+        elif len(lines) < max_lines:
             lines.append(f"  {text[:WIDTH]}")
         else:
             lines[-1] = f"{lines[-1][: WIDTH - 30]}, and {len(texts) - number} more in check.case"
@@ -793,46 +828,42 @@ def _folded(texts: Sequence[str], most: int) -> list[str]:
 
 
 def _explained(
-    exercise: Exercise, expected: Outcome, found: Outcome, names: list[str]
+    exercise: Exercise, expected: Outcome, actual: Outcome, names: list[str]
 ) -> list[str]:
+    """Return lines that say how two outcomes differ."""
+
     def named(part: str) -> str:
         return re.sub(r"(?<!\S)\[(\d+)\]", lambda place: names[int(place[1])], part, count=1)
 
-    if found.error is not None:
-        return [f"  {line}" for line in _raised(found.error).splitlines()[:3]]
-    if found.changed_weight is not None:
+    if actual.error is not None:
+        return [f"  {line}" for line in _raised(actual.error).splitlines()[:3]]
+    if actual.changed_weight is not None:
         return [
-            f"  The answer changes its weight {found.changed_weight}; a call has to leave all "
+            f"  The answer changes its weight {actual.changed_weight}; a call has to leave all "
             "weights as they are."
         ]
-    if found.modified is not None:
+    if actual.modified is not None:
         return [
-            f"  The answer changes its input {named(found.modified)}; it should work on a copy."
+            f"  The answer changes its input {named(actual.modified)}; it should work on a copy."
         ]
-    first = compared(exercise, expected, found)
+    first = compared(exercise, expected, actual)
     assert first is not None
-    lines = [f"  {first.text[0].upper()}{first.text[1:]}."]
+    lines = []
     if first.expected is not None:
-        if first.part.startswith(" "):
-            part = named(first.part)
-        else:
-            part = first.part
-        texts = [one_line(value, WIDTH - len(part) - 12) for value in (first.expected, first.found)]
-        if texts[0] != texts[1]:  # otherwise both are too large to be shown
-            lines = [
-                *(
-                    f"  {name}{part} {text}"
-                    for name, text in zip(("expected", "found"), texts, strict=True)
-                ),
-                *lines,
-            ]
-    if found.value is None:
+        part = named(first.part) if first.part.startswith(" ") else first.part
+        width = WIDTH - len(part) - 12
+        expected_text = one_line(first.expected, width)
+        actual_text = one_line(first.actual, width)
+        if expected_text != actual_text:  # otherwise both are too large to be shown
+            lines = [f"  expected{part} {expected_text}", f"  found{part} {actual_text}"]
+    lines.append(f"  {first.text[0].upper()}{first.text[1:]}.")
+    if actual.value is None:
         lines.append("  Is a return missing?")
-    elif _is_finite(expected.value) and not _is_finite(found.value):
+    elif _is_finite(expected.value) and not _is_finite(actual.value):
         lines.append(
             "  A number is not finite: does an exponential overflow, or is something divided by 0?"
         )
-    elif others := [name for name in found.weights if name not in expected.weights]:
+    elif others := [name for name in actual.weights if name not in expected.weights]:
         lines.append(f"  It has weights that are not expected: {', '.join(others)}.")
     return [line[: 2 * WIDTH] for line in lines]
 
@@ -845,28 +876,25 @@ def _is_finite(value: Any) -> bool:
 
 
 def names_used(answer: Any) -> tuple[set[str], dict[str, Any]]:
-    """The global names that an answer uses, itself or in functions and classes beside it, and what
-    they stand for.
-    """
+    """Return the global names that an answer uses, directly or indirectly, and their namespace."""
     names: set[str] = set()
     namespace: dict[str, Any] = {}
-    left = [answer]
-    while left:
-        for function in _functions(left.pop()):
+    queue = [answer]
+    while queue:
+        for function in _functions(queue.pop()):
             namespace = namespace or function.__globals__
             if function.__globals__ is namespace:
                 new = (_code_names(function.__code__) & namespace.keys()) - names
                 names |= new
-                left += [namespace[name] for name in new]
+                queue += [namespace[name] for name in new]
     return names, namespace
 
 
 def _functions(part: Any) -> list[Any]:
-    """A function itself, or those of a class and of what it inherits from."""
+    """Return a function itself, or the functions of a class and its bases."""
+    members = [part]
     if isinstance(part, type):
-        members = [value for base in part.__mro__ for value in vars(base).values()]
-    else:
-        members = [part]
+        members = list(chain.from_iterable(vars(base).values() for base in part.__mro__))
     plain_functions = [inspect.unwrap(member) for member in members if callable(member)]
     return [function for function in plain_functions if inspect.isfunction(function)]
 
@@ -877,14 +905,14 @@ def _code_names(code: CodeType) -> set[str]:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Those of the answer."""
-    ours = str(Path(__file__).parents[1])
+    """Return the frames of the answer, without those of packages and of this library."""
+    library = str(Path(__file__).parents[1])
     frames = [
-        each
-        for each in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in each.filename
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename
     ]
-    return [each for each in frames if not each.filename.startswith(ours)]
+    return [frame for frame in frames if not frame.filename.startswith(library)]
 
 
 def _place(blank: NotImplementedError) -> str:
@@ -895,16 +923,15 @@ def _place(blank: NotImplementedError) -> str:
 
 
 def _raised(error: BaseException) -> str:
-    """An error and the line of the answer that raised it."""
+    """Describe an error and the line of the answer that raised it."""
     text = str(error) or "without a message"
     frames = _frames(error)
     if "a leaf Variable that requires grad is being used in an in-place operation" in text:
         text = "The answer changes its input; it should work on a copy."
     elif "'NoneType'" in text and not frames:
         text = "The answer returns None. Is a return missing?"
-    places = [f"{each.name}, line {each.lineno}" for each in frames[:-3:-1]]
-    if frames:
-        where = f" in {', called in '.join(places)}: {frames[-1].line}"
-    else:
-        where = ""
-    return f"{type(error).__name__}{where}\n{text}"
+    if not frames:
+        return f"{type(error).__name__}\n{text}"
+    places = [f"{frame.name}, line {frame.lineno}" for frame in frames[:-3:-1]]
+    where = f"{', called in '.join(places)}: {frames[-1].line}"
+    return f"{type(error).__name__} in {where}\n{text}"

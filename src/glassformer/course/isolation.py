@@ -1,9 +1,8 @@
-"""The state of a process that an answer may change: one table, by which a check leaves everything
-as it was.
+"""The process state that an answer may change, as a table of settings that a check restores.
 
-An answer runs in the process of the student who wrote it. A check puts each setting of the table
-back, also when the answer is interrupted. What the table does not list stays: threads, files, and
-new names in modules.
+An answer runs in the process of the student who wrote it. A check restores each setting of the
+table, even when the answer is interrupted. Threads, files and new names in modules are not in the
+table and stay.
 """
 
 import builtins
@@ -39,11 +38,11 @@ class Setting(NamedTuple):
     """A part of the process's state.
 
     Attributes:
-        name: Its name in tests.
-        read: Returns the value; later changes of the state must not change what it has returned.
+        name: Name of the setting in tests.
+        read: Returns the value; later changes of the state must not change the returned value.
         write: Sets a value that ``read`` has returned.
-        start: The value with which each run of an answer starts, whatever the caller has set.
-            Without one, a check starts with the caller's.
+        start: Value at the start of each run of an answer. Without one, a check starts with the
+            caller's value.
     """
 
     name: str
@@ -52,14 +51,14 @@ class Setting(NamedTuple):
     start: Any = _UNSET
 
     def value(self) -> Any:
-        """The value; unset where there is none, as of a working directory that was removed."""
+        """Return the value, or _UNSET if reading fails, as for a removed working directory."""
         try:
             return self.read()
         except Exception:
             return _UNSET
 
     def put(self, value: Any) -> None:
-        """Set ``value`` unless it is set: some writes are slow or do more than that."""
+        """Set ``value`` unless it is set already: some writes are slow or have side effects."""
         try:
             is_set = bool(self.value() == value)
         except Exception:  # values that cannot be compared
@@ -69,7 +68,6 @@ class Setting(NamedTuple):
 
 
 # ---- Python and the process
-# -----------------------------------------------------------------------------------------
 
 
 def _attribute(holder: Any, name: str, start: Any = _UNSET) -> Setting:
@@ -83,7 +81,7 @@ def _attribute(holder: Any, name: str, start: Any = _UNSET) -> Setting:
 
 
 def _list_of_sys(name: str) -> Setting:
-    """A list, which an answer may change or replace."""
+    """Return the setting of a list, which an answer may change or replace."""
 
     def read() -> tuple[list[Any], list[Any]]:
         values: list[Any] = getattr(sys, name)
@@ -97,9 +95,9 @@ def _list_of_sys(name: str) -> Setting:
 
 
 def _names(holder: ModuleType | type) -> Setting:
-    """The values of a module's or class's names: functions that an answer may replace.
+    """Return the setting of a module's or class's attributes, which an answer may replace.
 
-    New names of a module stay: it imports some of its parts when they are first used.
+    New names of a module stay: modules import some of their parts on first use.
     """
 
     def read() -> dict[str, Any]:
@@ -112,7 +110,7 @@ def _names(holder: ModuleType | type) -> Setting:
                 setattr(holder, name, value)
         for name in current.keys() - values.keys():
             if isinstance(holder, type) and any(name in vars(base) for base in holder.__mro__[1:]):
-                delattr(holder, name)  # it hides an inherited one
+                delattr(holder, name)  # it hides an inherited attribute
 
     return Setting(f"names of {holder.__name__}", read, write)
 
@@ -226,7 +224,7 @@ _SIGNALS = [
 
 
 def _timer(kind: int) -> Setting:
-    """Whether a timer runs. One that the caller has started goes on."""
+    """Return the setting of whether a timer runs; the caller's timer goes on."""
 
     def read() -> bool:
         return signal.getitimer(kind) != (0.0, 0.0)
@@ -238,7 +236,7 @@ def _timer(kind: int) -> Setting:
     return Setting(f"timer {kind}", read, write)
 
 
-def _of_posix() -> tuple[Setting, ...]:
+def _posix_settings() -> tuple[Setting, ...]:
     if not hasattr(signal, "pthread_sigmask"):
         return ()
     mask = partial(signal.pthread_sigmask, signal.SIG_BLOCK, ())
@@ -250,7 +248,6 @@ def _of_posix() -> tuple[Setting, ...]:
 
 
 # ---- NumPy, torch and matplotlib
-# ------------------------------------------------------------------------------------
 
 
 def _read_numpy_random() -> tuple[Any, ...]:
@@ -279,8 +276,8 @@ def _write_torch_random(states: list[bytes]) -> None:
 
 
 def _write_device(device: torch.device) -> None:
-    # Without a default device torch.get_default_device() gives this one too, and every call is
-    # faster.
+    # torch.get_default_device() returns the CPU also if no default is set, and calls are faster
+    # without one.
     torch.set_default_device(None if device == torch.device("cpu") else device)
 
 
@@ -308,14 +305,12 @@ def _write_autocast(values: tuple[Any, ...]) -> None:
 
 
 def _flushes_denormal() -> bool:
-    """Whether this thread's processor rounds subnormal numbers to 0, which torch can set and not
-    read.
-    """
+    """Return whether subnormal numbers become 0 in this thread; torch can only set this."""
     return sys.float_info.min * (_ONE / 2) == 0.0
 
 
 def _read_module_hooks() -> dict[str, dict[Any, Any]]:
-    """The hooks of all modules, by the dictionary that holds them."""
+    """Return torch's global module hooks, by the name of the dictionary that holds them."""
     names = [
         name
         for name in vars(modules_of_torch)
@@ -337,7 +332,7 @@ def _read_print_options() -> dict[str, Any]:
 
 
 def _read_figures() -> Any:
-    """matplotlib's settings; None where it is not imported."""
+    """Return matplotlib's settings, or None if it is not imported."""
     matplotlib = sys.modules.get("matplotlib")
     if matplotlib is None:
         return None
@@ -358,7 +353,7 @@ def _write_figures(settings: Mapping[str, Any] | None) -> None:
 
 
 def _precision(*names: str) -> Setting:
-    """How exactly a backend of torch multiplies float32. "none": as the backend above it."""
+    """Return the setting of a backend's float32 precision; "none" inherits from its parent."""
     holder: Any = torch.backends
     for name in names:
         holder = getattr(holder, name)
@@ -367,34 +362,31 @@ def _precision(*names: str) -> Setting:
 
 
 _NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
-_REPLACED: tuple[ModuleType | type, ...] = (
-    *(
-        builtins,
-        math,
-        random,
-        time,
-        np,
-        np.random,
-        np.linalg,
-        torch,
-        torch.nn,
-        torch.nn.functional,
-        torch.linalg,
-    ),
-    *(
-        torch.Tensor,
-        torch.nn.Module,
-        torch.nn.Linear,
-        torch.nn.Embedding,
-        torch.nn.LayerNorm,
-        torch.nn.Parameter,
-    ),
+_NAMESPACES: tuple[ModuleType | type, ...] = (
+    builtins,
+    math,
+    random,
+    time,
+    np,
+    np.random,
+    np.linalg,
+    torch,
+    torch.nn,
+    torch.nn.functional,
+    torch.linalg,
+    torch.Tensor,
+    torch.nn.Module,
+    torch.nn.Linear,
+    torch.nn.Embedding,
+    torch.nn.LayerNorm,
+    torch.nn.Parameter,
 )
+"""Modules and classes whose functions an answer might replace."""
 
 SETTINGS: tuple[Setting, ...] = (
-    # First what the others may depend on.
+    # First the settings that others may depend on.
     Setting("context variables", contextvars.copy_context, _write_context),
-    *map(_names, _REPLACED),
+    *map(_names, _NAMESPACES),
     Setting("default device", torch.get_default_device, _write_device, torch.device("cpu")),
     Setting("default dtype", torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     Setting("gradients", torch.is_grad_enabled, torch.set_grad_enabled, True),
@@ -410,7 +402,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
     Setting("subnormal numbers", _flushes_denormal, torch.set_flush_denormal, False),
-    # It sets the precision of two backends too, which follow.
+    # This also sets the precision of two of the backends below.
     Setting(
         "precision of products",
         torch.get_float32_matmul_precision,
@@ -418,11 +410,14 @@ SETTINGS: tuple[Setting, ...] = (
         "highest",
     ),
     _precision(),
-    *(_precision("mkldnn", *part) for part in ((), ("matmul",), ("conv",), ("rnn",))),
-    *(
-        _precision(*part)
-        for part in (("cuda", "matmul"), ("cudnn",), ("cudnn", "conv"), ("cudnn", "rnn"))
-    ),
+    _precision("mkldnn"),
+    _precision("mkldnn", "matmul"),
+    _precision("mkldnn", "conv"),
+    _precision("mkldnn", "rnn"),
+    _precision("cuda", "matmul"),
+    _precision("cudnn"),
+    _precision("cudnn", "conv"),
+    _precision("cudnn", "rnn"),
     *(_attribute(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")),
     *(_attribute(torch.backends.mkldnn, name) for name in ("enabled", "deterministic")),
     _attribute(torch.backends.opt_einsum, "enabled"),
@@ -481,37 +476,34 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("garbage collection", _read_collector, _write_collector),
     Setting("logging", _read_logging, _write_logging),
     Setting("signal handlers", _read_handlers, _write_handlers),
-    *_of_posix(),
+    *_posix_settings(),
 )
-"""What a check leaves as it was."""
+"""The state that a check restores."""
 
 
 def start_run() -> None:
-    """The state with which each run of an answer starts, whatever the one before has done."""
+    """Set the state with which each run of an answer starts."""
     for setting in SETTINGS:
         if setting.start is not _UNSET:
             setting.put(setting.start)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
-    torch.default_generator.manual_seed(
-        0
-    )  # torch.manual_seed does the same for every kind of device, and takes longer
+    # torch.manual_seed would also seed every other kind of device, and takes longer.
+    torch.default_generator.manual_seed(0)
 
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Put all :data:`SETTINGS` back after the block, and keep what is printed and warned of to
-    itself.
-    """
+    """Restore all :data:`SETTINGS` after the block, and discard its output and warnings."""
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(io.StringIO()))
         stack.enter_context(redirect_stderr(io.StringIO()))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(torch.inference_mode(False))
-        for setting in reversed(SETTINGS):  # the last one is put back first
+        for setting in reversed(SETTINGS):  # the callbacks run in the order of SETTINGS
             value = setting.value()
             if value is not _UNSET:
-                stack.callback(setting.put, value)  # if it fails, the others are put back
+                stack.callback(setting.put, value)  # after a failure, the others still run
         start_run()
         yield

@@ -1,9 +1,8 @@
-"""Lessons: the notebooks of the labs as cells, with their solutions, with blanks, and with one
-fault in a solution.
+"""Lessons: the labs' notebooks as cells, with solutions, with blanks, or with a fault.
 
-A notebook is its instructor's version: a cell that holds an exercise carries nbgrader's metadata,
-and what a student writes stands between ``### BEGIN SOLUTION`` and ``### END SOLUTION``. The cell
-after it holds the check.
+The stored notebook is the instructor's version. A cell with an exercise carries nbgrader's
+metadata, and its solution lies between ``### BEGIN SOLUTION`` and ``### END SOLUTION``. The next
+cell holds the check.
 """
 
 import ast
@@ -29,8 +28,8 @@ LABS = ("hand_designed", "sentiment", "lookup", "gpt_oss")
 CODE_STUB = "# YOUR CODE HERE\nraise NotImplementedError()"
 TEXT_STUB = "YOUR ANSWER HERE"
 
-# In a wheel, and in a checkout.
-_PLACES = (Path(__file__).parent / "lessons", Path(__file__).parents[3] / "notebooks")
+# The folders of a wheel and of a checkout.
+_FOLDERS = (Path(__file__).parent / "lessons", Path(__file__).parents[3] / "notebooks")
 _CELL = re.compile(r"^# %%(?P<markdown> \[markdown\])?(?P<metadata>.*)$", re.MULTILINE)
 _KEY = re.compile(r"\s*(\w+)=")
 _MAGIC = re.compile(r"^# (?=[%!][a-zA-Z])", re.MULTILINE)
@@ -41,7 +40,7 @@ _SOLUTION = re.compile(
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell as it stands in the script: magic commands are comments there."""
+    """A cell of the stored script, in which magic commands are comments."""
 
     kind: str
     source: str
@@ -49,27 +48,26 @@ class Cell:
 
     @property
     def nbgrader(self) -> dict[str, Any]:
-        """nbgrader's metadata; empty in cells that are neither exercise nor check."""
+        """nbgrader's metadata; empty in cells that hold neither an exercise nor a check."""
         return self.metadata.get("nbgrader", {})
 
     @property
     def exercise(self) -> str | None:
-        """The name of the exercise of code that the cell holds."""
+        """Name of the code exercise that the cell holds."""
         if self.kind == "code" and self.nbgrader.get("solution"):
             return self.nbgrader["grade_id"]
         return None
 
     @property
     def checks(self) -> str | None:
-        """The name of the exercise that the cell checks: that of its grade_id without "-check"."""
-        is_check = self.kind == "code" and self.nbgrader.get("grade")
-        if is_check:
+        """Name of the exercise that the cell checks: its grade_id without "-check"."""
+        if self.kind == "code" and self.nbgrader.get("grade"):
             return self.nbgrader["grade_id"].removesuffix("-check")
         return None
 
 
 def lab_name(name: str) -> str:
-    """The name of a lab, given with ``-`` or with ``_``."""
+    """Return the name of a lab, which may be written with ``-`` or ``_``."""
     lab = name.replace("-", "_")
     if lab not in LABS:
         raise InputError(
@@ -82,38 +80,39 @@ def lab_name(name: str) -> str:
 
 @cache
 def read_lesson(lab: str) -> tuple[Cell, ...]:
-    """The cells of a lab's notebook, with solutions."""
-    path = next(place / f"{lab}.py" for place in _PLACES if (place / f"{lab}.py").exists())
+    """Return the cells of a lab's notebook, with solutions."""
+    path = next(folder / f"{lab}.py" for folder in _FOLDERS if (folder / f"{lab}.py").exists())
     text = path.read_text(encoding="utf-8")
     marks = list(_CELL.finditer(text))
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
     cells = []
     for mark, end in zip(marks, ends, strict=True):
         source = text[mark.end() : end].strip("\n")
+        kind = "code"
         if mark["markdown"]:
+            kind = "markdown"
             source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
-        cells.append(
-            Cell("markdown" if mark["markdown"] else "code", source, _metadata(mark["metadata"]))
-        )
+        cells.append(Cell(kind, source, _metadata(mark["metadata"])))
     return tuple(cells)
 
 
 def _metadata(text: str) -> dict[str, Any]:
-    found = {}
+    """Parse ``key=JSON key=JSON ...``."""
+    metadata = {}
     position = 0
     while key := _KEY.match(text, position):
-        found[key[1]], position = json.JSONDecoder().raw_decode(text, key.end())
-    return found
+        metadata[key[1]], position = json.JSONDecoder().raw_decode(text, key.end())
+    return metadata
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A wrong answer: an edit of a solution's text, the sentence that a student reads who makes it,
-    and a name.
-    """
+    """A usual wrong answer."""
 
     change: tuple[str, str]
+    """Text of the solution, and the text that replaces it."""
     says: str | None = None
+    """Sentence that a student with this fault reads."""
     name: str | None = None
 
 
@@ -121,25 +120,28 @@ class Fault:
 def read_faults(
     lab: str, directory: Path = Path(__file__).parent / "faults"
 ) -> dict[str, tuple[Fault, ...]]:
-    """The faults of each exercise of a lab: the usual ones, or those of another directory."""
+    """Return the usual faults of each exercise of a lab."""
     text = (directory / f"{lab}.toml").read_text(encoding="utf-8")
     return {
-        exercise: tuple(
-            Fault((row["change"][0], row["change"][1]), row.get("says"), row.get("name"))
-            for row in rows
-        )
+        exercise: tuple(_fault(row) for row in rows)
         for exercise, rows in tomllib.loads(text).items()
     }
 
 
+def _fault(row: dict[str, Any]) -> Fault:
+    before, after = row["change"]
+    return Fault((before, after), row.get("says"), row.get("name"))
+
+
 def points(lab: str) -> dict[str, int]:
-    """The points of each exercise, in the lesson's order."""
+    """Return the points of each exercise, in the lesson's order."""
     return {cell.checks: cell.nbgrader["points"] for cell in read_lesson(lab) if cell.checks}
 
 
 def blanked(cell: Cell) -> str:
-    """The cell's source with nbgrader's stub in place of each solution, or of the whole where none
-    is marked.
+    """Return the cell's source with nbgrader's stub instead of its solutions.
+
+    The stub replaces the whole cell of an exercise in which no solution is marked.
     """
     if not cell.nbgrader.get("solution"):
         return cell.source
@@ -154,13 +156,13 @@ def blanked(cell: Cell) -> str:
 
 
 def changed(source: str, before: str, after: str) -> str:
-    """The source with ``before`` replaced in its solutions, where it stands exactly once."""
+    """Return the source with ``before`` replaced in its solutions, which hold it exactly once."""
     count = sum(match[2].count(before) for match in _SOLUTION.finditer(source))
     if count != 1:
         raise InputError(
-            got=f"{before!r}, which is {count} times in the solution",
-            expected="a text that is there once",
-            fix="Extend it.",
+            got=f"{before!r}, which occurs {count} times in the solution",
+            expected="a text that occurs exactly once",
+            fix="Use a longer part of the solution.",
         )
     return _SOLUTION.sub(lambda match: match[0].replace(before, after), source)
 
@@ -168,47 +170,46 @@ def changed(source: str, before: str, after: str) -> str:
 def answer(
     lab: str, exercise: str, change: tuple[str, str] | None = None, text: str | None = None
 ) -> Any:
-    """What the lesson's check of ``exercise`` is called with, after the set-up cell and the
-    exercises up to this one.
+    """Run the set-up cell and the exercises up to ``exercise``; return the answer that is checked.
 
     Args:
-        change: A text in the solution and what stands in its place.
-        text: The whole cell, in place of the solution's.
+        change: A text of the solution and its replacement.
+        text: Source of the exercise's cell, instead of the solution.
     """
     sources = []
     for cell in read_lesson(lab):
-        if "setup" in cell.metadata.get("tags", ()):
-            sources.append(cell.source)
-        elif cell.exercise == exercise:
-            sources.append(
-                text or (cell.source if change is None else changed(cell.source, *change))
-            )
-        elif cell.exercise:
-            sources.append(cell.source)
+        source = cell.source
+        if cell.exercise == exercise:
+            if text:
+                source = text
+            elif change is not None:
+                source = changed(source, *change)
+        if cell.exercise or "setup" in cell.metadata.get("tags", ()):
+            sources.append(source)
         elif cell.checks == exercise:
-            return run_cells([*sources, f"checked_answer = {ast.unparse(_checked(cell))}"])[
-                "checked_answer"
-            ]
+            sources.append(f"checked_answer = {ast.unparse(_checked(cell))}")
+            return run_cells(sources)["checked_answer"]
     raise AssertionError(f"{lab} has no cell that checks {exercise}")
 
 
 def _checked(cell: Cell) -> ast.expr:
-    """What the check of a cell is called with, after the exercise's name."""
+    """Return the second argument of the check that a cell calls."""
     return next(
         node.args[1] for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)
     )
 
 
 def checked_names(lab: str) -> dict[str, str]:
-    """The name that answers each exercise in the lesson, in its order, where the check is called
-    with a name.
+    """Return the name that answers each exercise, in the lesson's order.
+
+    Exercises whose check is called with another expression are left out.
     """
     checked = {cell.checks: _checked(cell) for cell in read_lesson(lab) if cell.checks}
     return {exercise: node.id for exercise, node in checked.items() if isinstance(node, ast.Name)}
 
 
 def run_cells(sources: Iterable[str]) -> dict[str, Any]:
-    """The names that cells of a lesson define, run in a module of their own."""
+    """Run cells of a lesson in a new module, and return the names that it defines."""
     module = ModuleType("lesson")
     _Cells("\n\n".join(sources)).exec_module(module)
     return vars(module)
@@ -223,10 +224,10 @@ class _Cells(InspectLoader):
 
 
 def edition(lab: str, published: bool) -> list[Cell]:
-    """The cells of a lesson; without the ``published`` ones a place for an answer stands for each
-    run of them.
+    """Return the cells of a lesson, with or without its published answers.
 
-    Cells with this tag show answers in words that the lab's report has published.
+    Cells with the tag "published" show answers in words from the lab's published report. Without
+    them, one cell for an answer replaces each run of such cells.
     """
     if published:
         return list(read_lesson(lab))
@@ -243,44 +244,45 @@ def edition(lab: str, published: bool) -> list[Cell]:
 def notebook(
     lab: str, *, seed: int = 0, solutions: bool = False, published: bool | None = None
 ) -> dict[str, Any]:
-    """A lab's notebook as JSON values of nbformat 4.5, without outputs.
+    """Return a lab's notebook as JSON values of nbformat 4.5, without outputs.
 
     Args:
-        seed: The variant of its tasks that its checks ask for.
-        solutions: Whether solutions stand in it, or blanks.
-        published: Whether it shows the published answers in words. None: where solutions stand in
-            it.
+        seed: Variant of the tasks.
+        solutions: If True, the notebook holds solutions, otherwise blanks.
+        published: If True, the notebook shows the published answers in words. Default: the value
+            of ``solutions``.
     """
+    if published is None:
+        published = solutions
     cells = []
-    for number, cell in enumerate(edition(lab, solutions if published is None else published)):
+    for number, cell in enumerate(edition(lab, published)):
         source = cell.source if solutions else blanked(cell)
         if solutions and seed and cell.exercise:
-            source = _of_variant(lab, cell.exercise, source)
+            source = _with_variant_solution(lab, cell.exercise, source)
         if cell.kind == "code":
             source = _MAGIC.sub("", source)
             if seed:
                 source = source.replace(f'lesson("{lab}")', f'lesson("{lab}", seed={seed})')
-            else:
-                source = source
-        made = {
+        content: dict[str, Any] = {
             "cell_type": cell.kind,
             "id": cell.nbgrader.get("grade_id", f"cell-{number}"),
             "source": source,
+            "metadata": cell.metadata,
         }
-        made |= {"metadata": cell.metadata} | (
-            {"execution_count": None, "outputs": []} if cell.kind == "code" else {}
-        )
-        cells.append(made)
+        if cell.kind == "code":
+            content |= {"execution_count": None, "outputs": []}
+        cells.append(content)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    about = {
+    metadata = {
         "kernelspec": kernel,
         "language_info": {"name": "python"},
         "glassformer": {"lab": lab, "seed": seed, "version": VERSION},
     }
-    return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
-def _of_variant(lab: str, exercise: str, source: str) -> str:
+def _with_variant_solution(lab: str, exercise: str, source: str) -> str:
+    """Return the source with the solution that works in every variant, where there is one."""
     exercises = import_module(f"glassformer.course.exercises.{lab}")
     body = None
     if hasattr(exercises, "variant_solution"):
@@ -293,9 +295,7 @@ def _of_variant(lab: str, exercise: str, source: str) -> str:
 
 
 def otter_tests(lab: str, seed: int = 0) -> dict[str, str]:
-    """A test file of Otter for each exercise of a lab, by the file's name: it calls a check of its
-    own.
-    """
+    """Return Otter test files by name, one for each exercise of a lab."""
     tests = {}
     for cell in read_lesson(lab):
         if cell.checks:

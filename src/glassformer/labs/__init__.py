@@ -1,7 +1,7 @@
-"""The four course documents, end to end, under their own names."""
+"""The labs of the four course documents, end to end, under the documents' own names."""
 
 from glassformer.errors import naming_extras
 
-# All of them draw; without the extra their first import says what to install.
+# Every lab draws figures: without the extra, the error says what to install.
 with naming_extras("labs"):
     import matplotlib as matplotlib

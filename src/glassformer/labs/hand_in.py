@@ -1,8 +1,7 @@
-"""What a course asks to be handed in: the executed notebook with its PDF and its files, and the
-lab's report.
+"""Hand-ins: the executed notebook, its PDF and files, and the lab's report.
 
-One folder holds all of it under the author's name, and a zip archive beside the folder holds the
-same.
+A folder holds all of it under the author's name. A zip archive beside the folder has the same
+content.
 """
 
 import json
@@ -35,21 +34,19 @@ with naming_extras("hand-in"):
     from nbclient.exceptions import DeadKernelError
 
 FOR_STUDENTS = "for-students"
-"""Tag of cells that tell students what to write; a hand-in leaves them out."""
+"""Tag of cells with instructions to students; a hand-in leaves them out."""
 
 _LONGEST_NAME = 200
 _NOT_IN_A_LINE = {"Cc", "Cs", "Zl", "Zp"}
-"""Unicode's categories of control characters, lone surrogates, and separators of lines and
-paragraphs.
-"""
+"""Unicode categories of control characters, lone surrogates, and line and paragraph separators."""
 _MARKS = re.compile(r"([\\`*_\[\]<>$&#|~])")
-"""Characters that Markdown, HTML or a formula could take for marks."""
+"""Characters with a meaning in Markdown, HTML or formulas."""
 _SOLUTION_MARKS = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Author:
-    """Who hands in, and when."""
+    """The author of a hand-in, and its date."""
 
     name: str
     day: date
@@ -62,14 +59,14 @@ class Author:
 
     @property
     def heading(self) -> str:
-        """Name, student ID and date, a line of Markdown each."""
+        """Name, student ID and date as lines of Markdown."""
         lines = [f"**Name:** {_escaped(self.name)}", f"**Date:** {self.day}"]
         if self.student_id is not None:
             lines.insert(1, f"**Student ID:** {_escaped(self.student_id)}")
         return "  \n".join(lines)
 
     def sign(self, document: str) -> str:
-        """A Markdown document with the heading below its title, which is the first line."""
+        """Insert the heading below the title of a Markdown document, which is its first line."""
         title, _, rest = document.partition("\n")
         assert title.startswith("# "), title
         return f"{title}\n\n{self.heading}\n\n{rest.lstrip()}"
@@ -96,20 +93,19 @@ def hand_in(
     out: Path,
     write_report: Callable[[], Path],
 ) -> Path:
-    """Write the folder ``directory`` and the archive ``directory.zip``, and return the path of the
-    archive.
+    """Write the folder ``directory`` and the archive ``directory.zip``; return the archive's path.
 
-    The folder is complete or absent. What takes long is kept in ``out``, the directory of the lab's
+    The folder is complete or absent. Slow results are stored in ``out``, the directory of the lab's
     run: an interrupted hand-in continues there, and its notebook is executed only once.
 
     Args:
         notebook: A lesson with its solutions, in nbformat 4; ``metadata["glassformer"]["lab"]``
             names its lab.
-        author: Whose name stands in notebook, PDF and report.
-        directory: A directory that is not there yet.
-        out: Outside ``directory``.
-        write_report: Runs the lab in ``out`` and returns the path of its report, beside which
-            figures/ stands.
+        author: The author that notebook, PDF and report name.
+        directory: Path of the new directory.
+        out: Directory of the lab's run, outside ``directory``.
+        write_report: Runs the lab in ``out`` and returns the path of its report, which has figures/
+            beside it.
 
     Raises:
         InputError: If ``directory`` or the archive exists, pandoc is missing, or the fonts of this
@@ -117,29 +113,27 @@ def hand_in(
     """
     directory = directory.resolve()
     archive = directory.with_name(f"{directory.name}.zip")
-    _require_places(directory, archive, out.resolve())
+    _require_new(directory, archive, out.resolve())
     require_pandoc()
+    # A test of the fonts.
     notebook_pdf(
         {"cells": [{"cell_type": "markdown", "source": author.heading}]}, author.name, author.day
     )
-    name = notebook["metadata"]["glassformer"]["lab"]
     with ExitStack() as stack:
         try:
             draft = stack.enter_context(new_directory(directory))
         except OSError as error:
-            got = f"{shown(directory)}, which cannot be made ({error.strerror})"
             raise InputError(
-                got, "a place that can be written to", "Choose another directory."
+                got=f"{shown(directory)}, which cannot be created ({error.strerror})",
+                expected="a place that can be written to",
+                fix="Choose another directory.",
             ) from error
         report = write_report()
+        name = notebook["metadata"]["glassformer"]["lab"]
         executed = _executed(_without_scaffold(notebook), out, f"{name}.ipynb")
         for path in executed.iterdir():
             copyfile(path, draft / path.name)
-        signed = json.loads((executed / f"{name}.ipynb").read_text(encoding="utf-8"))
-        signed["cells"][0]["source"] = author.sign(signed["cells"][0]["source"])
-        signed["metadata"]["authors"] = [{"name": author.name}]
-        write_text(draft / f"{name}.ipynb", _to_json(signed))
-        (draft / f"{name}.pdf").write_bytes(notebook_pdf(signed, author.name, author.day))
+        _sign_notebook(draft / f"{name}.ipynb", author)
         write_text(draft / report.name, author.sign(report.read_text(encoding="utf-8")))
         (draft / "figures").mkdir()
         for figure in sorted((report.parent / "figures").glob("*.png")):
@@ -150,26 +144,33 @@ def hand_in(
     return archive
 
 
-def _require_places(directory: Path, archive: Path, out: Path) -> None:
+def _sign_notebook(path: Path, author: Author) -> None:
+    """Write the author into a notebook, and the notebook's PDF beside it."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    notebook["cells"][0]["source"] = author.sign(notebook["cells"][0]["source"])
+    notebook["metadata"]["authors"] = [{"name": author.name}]
+    write_text(path, _to_json(notebook))
+    path.with_suffix(".pdf").write_bytes(notebook_pdf(notebook, author.name, author.day))
+
+
+def _require_new(directory: Path, archive: Path, out: Path) -> None:
     for path in (directory, archive):
         if os.path.lexists(path):
             raise InputError(
                 got=f"{shown(path)}, which exists already",
-                expected="a directory and an archive that are not there yet",
+                expected="paths of a new directory and a new archive",
                 fix="Choose another directory.",
             )
     if out.is_relative_to(directory):
         raise InputError(
             got=f"{shown(directory)}, which holds the lab's run",
-            expected="a directory for what is handed in alone",
-            fix="Choose another directory, or another one for the run (--out).",
+            expected="a directory for the hand-in only",
+            fix="Choose another directory for the hand-in, or for the run (--out).",
         )
 
 
 def _without_scaffold(notebook: dict[str, Any]) -> dict[str, Any]:
-    """The notebook as its author would write it: without instructions to students and marks of
-    solutions.
-    """
+    """Return the notebook without instructions to students and marks of solutions."""
     notebook = deepcopy(notebook)
     notebook["cells"] = [
         cell for cell in notebook["cells"] if FOR_STUDENTS not in cell["metadata"].get("tags", ())
@@ -181,10 +182,10 @@ def _without_scaffold(notebook: dict[str, Any]) -> dict[str, Any]:
 
 
 def _executed(notebook: dict[str, Any], out: Path, name: str) -> Path:
-    """The directory in ``out`` with the executed notebook and the files that its cells wrote.
+    """Execute a notebook in a directory of ``out``, which also holds the files that it writes.
 
-    It is named after the sources of the cells, so that they are executed once, and again when the
-    lesson changes.
+    A hash of the cells' sources names the directory: a notebook is executed once, and again when
+    the lesson changes.
     """
     sources = _sources(notebook)
     folder = out / f"notebook-{sha256(json.dumps(sources).encode()).hexdigest()[:8]}"
@@ -198,7 +199,7 @@ def _executed(notebook: dict[str, Any], out: Path, name: str) -> Path:
             )
         return folder
     cells = nbformat.from_dict(notebook)
-    # The Python that runs this, whatever other kernels of that name are installed.
+    # Without kernel_dirs, an installed kernel could replace the Python that runs this.
     kernel = AsyncKernelManager(
         kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[])
     )
@@ -213,13 +214,12 @@ def _executed(notebook: dict[str, Any], out: Path, name: str) -> Path:
         )
         print(f"notebook: {len(cells.cells)} cells to execute", flush=True)
         try:
-            # What cells print arrives as their output; the kernel's own stderr holds complaints of
-            # its end. Bars of its cells would be kept in the notebook.
-            without_bars = {**os.environ, "TQDM_DISABLE": "1"}
-            with client.setup_kernel(cleanup_kc=True, stderr=DEVNULL, env=without_bars):
-                for number, cell in enumerate(
-                    progress_bar(None, iterable=cells.cells, desc="cells")
-                ):
+            # The kernel's own stderr holds only complaints about its end. Progress bars would be
+            # stored in the notebook.
+            environment = {**os.environ, "TQDM_DISABLE": "1"}
+            with client.setup_kernel(cleanup_kc=True, stderr=DEVNULL, env=environment):
+                bar = progress_bar(None, iterable=cells.cells, desc="cells")
+                for number, cell in enumerate(bar):
                     client.execute_cell(cell, number)
         except DeadKernelError as error:
             raise OSError(

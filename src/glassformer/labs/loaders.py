@@ -1,4 +1,4 @@
-"""Training over DataLoaders, as the courses have it."""
+"""Training over DataLoaders, for the training functions of the courses."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,14 +14,14 @@ from glassformer.errors import InputError, require_positive
 from glassformer.training import Batch, TrainingConfig, load_weights, train
 
 Loader: TypeAlias = DataLoader | Sequence[Any]
-"""Batches, gone through once an epoch; it knows how many they are."""
+"""Batches of an epoch; ``len(loader)`` is their number."""
 
 History: TypeAlias = dict[str, list[float]]
 
 Measure: TypeAlias = Callable[
     [nn.Module, Batch], tuple[Float[Tensor, ""], Bool[Tensor, " example"]]
 ]
-"""The mean loss of a batch, and which of its examples are answered right."""
+"""Returns the mean loss of a batch, and which of its examples are answered right."""
 
 
 def train_epochs(
@@ -36,29 +36,28 @@ def train_epochs(
     weight_decay: float = 0.0,
     keep_best: bool = False,
 ) -> History:
-    """Train ``model`` in place with AdamW at a constant rate, one update a batch, and print a line
-    after each epoch.
+    """Train ``model`` in place with AdamW, one update for each batch, and print a line per epoch.
 
-    Random numbers (dropout, the loader's order) follow from ``torch.manual_seed``. Ctrl-C ends it
-    after the update at hand, with the history of the epochs that were finished.
+    Random numbers (dropout, the loader's order) follow from ``torch.manual_seed``. Ctrl-C ends the
+    training after the current update and returns the history of the finished epochs.
 
     Args:
-        model: It ends in evaluation mode.
-        train_loader: The batches to learn from.
-        val_loader: Gone through after each epoch.
-        named: A loader's batch as named tensors, a row for each example.
-        measure: See :data:`Measure`. It is called in training mode on the first, in evaluation mode
-            on the second.
-        num_epochs: Passes over the training batches.
-        learning_rate: Of AdamW; with a ``weight_decay`` of 0, that is Adam.
-        weight_decay: On matrices.
-        keep_best: End with the weights of the epoch whose validation loss is lowest, instead of the
-            last one's.
+        model: The model, which ends in evaluation mode.
+        train_loader: Training batches.
+        val_loader: Validation batches, read after each epoch.
+        named: Converts a loader's batch to named tensors with a row for each example.
+        measure: See :data:`Measure`. It is called in training mode on training batches, and in
+            evaluation mode on validation batches.
+        num_epochs: Number of passes over the training batches.
+        learning_rate: Constant learning rate. With a ``weight_decay`` of 0, AdamW is Adam.
+        weight_decay: Weight decay of matrices.
+        keep_best: If True, the model ends with the weights of the epoch with the lowest validation
+            loss, otherwise with the weights of the last epoch.
 
     Returns:
-        One number an epoch under ``train_loss`` and ``val_loss`` (in nats, the mean over batches of
-        each batch's mean) and ``train_acc`` and ``val_acc`` (in [0, 1]). Those of training are
-        taken as it goes on, before each update.
+        One number for each epoch under ``train_loss`` and ``val_loss`` (in nats, the mean over
+        batches of each batch's mean) and ``train_acc`` and ``val_acc`` (in [0, 1]). Training
+        numbers are measured before each update.
     """
     require_positive(num_epochs=num_epochs)
     steps = _length(train_loader, "train_loader")
@@ -66,8 +65,8 @@ def train_epochs(
     task = _LoaderTask(train_loader, val_loader, named, measure, steps, num_epochs)
     config = TrainingConfig(
         steps=num_epochs * steps,
-        batch_size=getattr(train_loader, "batch_size", None)
-        or 1,  # which the task leaves to the loader
+        # The task ignores it: the loader makes the batches.
+        batch_size=getattr(train_loader, "batch_size", None) or 1,
         learning_rate=learning_rate,
         weight_decay=weight_decay,
         betas=(0.9, 0.999),
@@ -117,25 +116,23 @@ class _LoaderTask:
         }
 
     def batch(self, step: int, size: int) -> Batch:
-        """The loader's next batch. The loop seeds torch for each step, so an epoch's order follows
-        from its seed.
-        """
+        """Return the loader's next batch; an epoch's order follows from the loop's seed."""
         if step % self._steps == 0:
             self._batches = iter(self._train_loader)
         return self._named(next(self._batches))
 
     def count(self, batch: Batch) -> int:
-        """Examples in ``batch``."""
+        """Count the examples in ``batch``."""
         return len(next(iter(batch.values())))
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean loss of ``batch``."""
+        """Return the mean loss of ``batch``."""
         loss, right = self._measure(model, batch)
         self._seen.append((loss.detach(), right))
         return loss
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The four numbers of the epoch that ends here."""
+        """Print and return the four numbers of the epoch that ends here."""
         device = next(model.parameters()).device
         batches = (self._named(loaded) for loaded in self._val_loader)
         held_out = [
@@ -146,10 +143,11 @@ class _LoaderTask:
         self._seen = []
         for values, number in zip(self.history.values(), numbers, strict=True):
             values.append(number)
+        train_loss, train_acc, val_loss, val_acc = numbers
         print(
-            "Epoch {}/{}: training loss {:.4f}, accuracy {:.2%}; validation loss {:.4f}, accuracy {:.2%}".format(
-                len(self.history["val_loss"]), self._epochs, *numbers
-            )
+            f"Epoch {len(self.history['val_loss'])}/{self._epochs}: "
+            f"training loss {train_loss:.4f}, accuracy {train_acc:.2%}; "
+            f"validation loss {val_loss:.4f}, accuracy {val_acc:.2%}"
         )
         return dict(zip(self.history, numbers, strict=True))
 
@@ -164,14 +162,14 @@ def _length(loader: Loader, name: str) -> int:
         batches = len(loader)
     except TypeError as error:
         raise InputError(
-            f"a {name} without length",
-            "one that knows its number of batches",
-            "Pass a DataLoader or a list.",
+            got=f"a {name} without length",
+            expected="a loader that knows its number of batches",
+            fix="Pass a DataLoader or a list.",
         ) from error
-    if not batches > 0:
+    if batches == 0:
         raise InputError(
             got=f"a {name} without a batch",
             expected="at least one batch",
-            fix="Pass one that is not empty.",
+            fix="Pass a loader that is not empty.",
         )
     return batches

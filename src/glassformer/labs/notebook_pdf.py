@@ -1,8 +1,7 @@
-"""A notebook as a PDF: pandoc turns its Markdown and formulas into Typst, which sets the pages.
+"""Converts a notebook to PDF: pandoc turns its Markdown and formulas into Typst, which sets pages.
 
-Both come as packages, with their fonts: neither a browser nor LaTeX nor a network is needed. The
-files are PDF/A-2b, which every font must be embedded in, and in which no character may lack a
-glyph.
+Both are Python packages and include fonts; no browser, LaTeX or network is needed. The files are
+PDF/A-2b, which requires embedded fonts and a glyph for every character.
 """
 
 import base64
@@ -29,25 +28,27 @@ _OVERWRITTEN = re.compile(r"^.*\r(?!$)", re.MULTILINE)
 
 
 def require_pandoc() -> None:
-    """Raise :class:`InputError` where pypandoc is installed without pandoc."""
+    """Raise :class:`InputError` if pypandoc is installed without pandoc."""
     try:
         pypandoc.get_pandoc_version()
     except OSError as error:
-        fix = "Run: pip install 'glassformer[hand-in]'."
-        raise InputError("no pandoc", "pandoc, which writes the PDF of a notebook", fix) from error
+        raise InputError(
+            got="no pandoc",
+            expected="pandoc, which converts a notebook to PDF",
+            fix="Run: pip install 'glassformer[hand-in]'.",
+        ) from error
 
 
 def notebook_pdf(notebook: dict[str, Any], author: str, day: date) -> bytes:
-    """The pages of an executed notebook, a value of nbformat 4.
+    """Convert an executed notebook (nbformat 4) to PDF.
 
-    Hints that the notebook folds (``<details>``) are left out. Of an output with several forms a
-    picture is shown before Markdown, and Markdown before plain text. The same arguments give the
-    same bytes.
+    Folded hints (``<details>``) are left out. An output with several forms is shown as a picture,
+    else as Markdown, else as plain text. The same arguments give the same bytes.
 
     Args:
-        notebook: It has no errors among its outputs.
-        author: For the file's metadata.
-        day: Of the file's metadata.
+        notebook: A notebook without errors among its outputs.
+        author: Author in the file's metadata.
+        day: Date in the file's metadata.
 
     Raises:
         InputError: If a character has no glyph in the fonts of Typst and of this machine.
@@ -75,7 +76,7 @@ def notebook_pdf(notebook: dict[str, Any], author: str, day: date) -> bytes:
 
 
 def typst_source(notebook: dict[str, Any], folder: Path, author: str, day: date) -> str:
-    """The pages in Typst's language; pictures are written to ``folder``."""
+    """Convert a notebook to Typst's language; pictures are written to ``folder``."""
     blocks: list[str] = []
     for number, cell in enumerate(notebook["cells"]):
         if cell["cell_type"] == "markdown":
@@ -87,19 +88,20 @@ def typst_source(notebook: dict[str, Any], folder: Path, author: str, day: date)
     body = pypandoc.convert_text(
         "\n\n".join(blocks), "typst", format=_MARKDOWN, extra_args=["--wrap=none"]
     )
-    when = f"datetime(year: {day.year}, month: {day.month}, day: {day.day})"
-    about = f"#set document(author: {json.dumps(author, ensure_ascii=False)}, date: {when})"
-    return "\n".join([about, _TEMPLATE.read_text(encoding="utf-8"), body])
+    typst_date = f"datetime(year: {day.year}, month: {day.month}, day: {day.day})"
+    typst_author = json.dumps(author, ensure_ascii=False)
+    metadata = f"#set document(author: {typst_author}, date: {typst_date})"
+    return "\n".join([metadata, _TEMPLATE.read_text(encoding="utf-8"), body])
 
 
 def _markdown(text: str) -> str:
-    """Markdown without folded hints, and without what pandoc does not translate rightly."""
-    # pandoc makes \! a space of -1 em instead of -1/6 em, so that what stands beside it overlaps.
+    r"""Return Markdown without folded hints and without ``\!`` in formulas."""
+    # pandoc makes \! a space of -1 em instead of -1/6 em: neighbours would overlap.
     return _FORMULA.sub(lambda formula: formula[0].replace(r"\!", ""), _FOLDED.sub("", text))
 
 
 def _output(output: dict[str, Any], picture: Path) -> str:
-    """An output as Markdown; ``picture`` is where an image may be written."""
+    """Convert an output to Markdown; an image is written to ``picture``."""
     if output["output_type"] == "stream":
         return _typst_call("printed", output["text"].rstrip("\n"))
     data = output["data"]
@@ -112,9 +114,9 @@ def _output(output: dict[str, Any], picture: Path) -> str:
 
 
 def _typst_call(function: str, text: str) -> str:
-    """A call of a function of the template, as a block of Markdown that pandoc leaves as it is."""
-    # What a terminal would show: a carriage return begins a line anew.
+    """Return a call of a template's function, as a Markdown block that pandoc copies verbatim."""
+    # As on a terminal, a carriage return starts the line again.
     text = _OVERWRITTEN.sub("", _ESCAPES.sub("", text))
     text = _CONTROLS.sub("", text)
-    # A JSON string without control characters is a string of Typst, on one line.
+    # A JSON string without control characters is also a Typst string, on one line.
     return f"```{{=typst}}\n#{function}({json.dumps(text, ensure_ascii=False)})\n```"

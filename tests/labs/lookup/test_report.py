@@ -37,7 +37,7 @@ def test_a_good_run(report: Callable[..., str]) -> None:
         "binds what is in one position",
         "No token that is written changes",
     )
-    check(text, "exceeds a bag's limit", "they have learned to look up")
+    check(text, "exceeds a bag's limit", "They have learned to look up")
     assert text.count("**") == 4  # none of the bold warnings
 
 
@@ -56,7 +56,7 @@ def test_a_bad_run(results: Results, report: Callable[..., str]) -> None:
     )
     check(
         text,
-        "they have not learned to look up well.",
+        "They have not learned to look up well.",
         "exists in 0 of 9 cases",
         "1 of 4 models ever answer",
     )

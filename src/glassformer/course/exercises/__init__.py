@@ -1,7 +1,7 @@
-"""The exercises of each lab: a module ``LAB`` offers ``EXERCISES``."""
+"""The exercises of each lab: each module is named after a lab and defines ``EXERCISES``."""
 
 from glassformer.errors import naming_extras
 
-# The labs, whose packages an extra with fewer of them has, would name that one.
+# Without this, an import in a lab would name the extra of the labs, which is too small.
 with naming_extras("course"):
     import matplotlib as matplotlib

@@ -1,4 +1,4 @@
-"""Exercises of the GPT-OSS lesson, and the variants of its recurrence."""
+"""Exercises of the GPT-OSS lesson, with the variants of its recurrence."""
 
 import itertools
 from collections.abc import Iterator
@@ -34,9 +34,7 @@ CPU = torch.device("cpu")
 
 
 def recurrence(seed: int) -> RecurrenceConfig:
-    """The sequences of a variant: 0 is the document's own, other seeds have another modulus and
-    other noise.
-    """
+    """Return the sequences of a variant: seed 0 is the course's, others vary modulus and noise."""
     if seed == 0:
         return DATA
     sizes = (7, 5, 6, 8)
@@ -50,39 +48,40 @@ def recurrence(seed: int) -> RecurrenceConfig:
 
 
 def puzzle(seed: int) -> list[int]:
-    """Ten tokens without noise that one pair of coefficients explains, and no other."""
+    """Return ten tokens without noise that exactly one pair of coefficients explains."""
     size = recurrence(seed).vocab_size
-    pairs = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     while True:
-        a, b, *tokens = torch.randint(size, (4,), generator=pairs).tolist()
+        a, b, *tokens = torch.randint(size, (4,), generator=generator).tolist()
         while len(tokens) < 10:
             tokens.append((a * tokens[-2] + b * tokens[-1]) % size)
-        others = itertools.product(range(size), repeat=2)
-        if a != b and sum(_misfit(tokens, size, *pair) is None for pair in others) == 1:
+        pairs = itertools.product(range(size), repeat=2)
+        if a != b and sum(_misfit(tokens, size, *pair) is None for pair in pairs) == 1:
             return tokens
 
 
 def _misfit(tokens: list[int], size: int, a: int, b: int) -> int | None:
-    """The first place at which a pair of coefficients gives another token."""
-    steps = ((a * tokens[at - 2] + b * tokens[at - 1]) % size for at in range(2, len(tokens)))
-    return next((at for at, step in enumerate(steps, 2) if step != tokens[at]), None)
+    """Return the first index at which the coefficients give another token, or None."""
+    for index in range(2, len(tokens)):
+        if (a * tokens[index - 2] + b * tokens[index - 1]) % size != tokens[index]:
+            return index
+    return None
 
 
 def _judge(data: Any, seed: int) -> Judgement:
+    """Judge a pair of coefficients."""
     tokens = puzzle(seed)
     size = recurrence(seed).vocab_size
-    if (
-        not isinstance(data, list)
-        or len(data) != 2
-        or not all(type(each) is int and abs(each) < 100 for each in data)
-    ):
+    is_pair = isinstance(data, list) and len(data) == 2
+    if not is_pair or not all(type(value) is int and abs(value) < 100 for value in data):
         return Judgement(False, "wrong. Return two whole numbers, (a, b).")
     a, b = data
-    at = _misfit(tokens, size, a, b)
-    if at is None:
+    index = _misfit(tokens, size, a, b)
+    if index is None:
         return Judgement(True, f"right (it gives all {len(tokens) - 2} tokens after the first two)")
-    found = (a * tokens[at - 2] + b * tokens[at - 1]) % size
-    step = f"{a} * {tokens[at - 2]} + {b} * {tokens[at - 1]} = {found} (mod {size}), but {tokens[at]} follows them"
+    first, second, following = tokens[index - 2 : index + 1]
+    result = (a * first + b * second) % size
+    step = f"{a} * {first} + {b} * {second} = {result} (mod {size}), but {following} follows them"
     return Judgement(False, f"wrong. {step}", step)
 
 
@@ -98,7 +97,7 @@ def _rms_norm_cases(generator: torch.Generator) -> Iterator[Case]:
             weight = _normal(generator, shape[-1], dtype=dtype)
             yield x, weight
             yield 3 + 10 * x, weight
-            yield 1e-3 * x, weight  # so small that eps counts
+            yield 1e-3 * x, weight  # so small that eps matters
             yield x, weight, 0.5
         yield torch.zeros(2, 3, dtype=dtype), torch.ones(3, dtype=dtype)
 
@@ -141,6 +140,7 @@ def _mask_cases(_: torch.Generator) -> Iterator[Case]:
 
 
 def _share(x: Tensor, num_heads: int) -> Tensor:
+    """Repeat key-value heads for the query heads that share them."""
     return x[:, torch.arange(num_heads) * x.shape[1] // num_heads]
 
 
@@ -156,7 +156,7 @@ def _share_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _attention_inputs(generator: torch.Generator) -> Iterator[tuple[Any, ...]]:
-    """What attention is called with, up to the device."""
+    """Yield the arguments of attention, up to the device."""
     for dtype in (torch.float32, torch.float64):
         for batch, heads, kv_heads, length, head_dim in (
             (1, 1, 1, 2, 2),
@@ -168,27 +168,21 @@ def _attention_inputs(generator: torch.Generator) -> Iterator[tuple[Any, ...]]:
             q = _normal(generator, batch, heads, length, head_dim, dtype=dtype)
             k, v = _normal(generator, 2, batch, kv_heads, length, head_dim, dtype=dtype)
             weights = _normal(generator, heads, dtype=dtype)
-            for scale in (
-                {head_dim**-0.5, 1.0} if length == 2 else {head_dim ** (-1 if batch > 2 else -0.5)}
-            ):
+            scales = {head_dim**-0.5, 1.0} if length == 2 else {head_dim**-0.5}
+            if batch > 2:
+                scales = {1 / head_dim}
+            for scale in scales:
                 yield q, k, v, weights, lab.RotaryPositionalEmbedding(head_dim, 32), scale, CPU
 
 
 def _far_from_zero(dtype: torch.dtype) -> Iterator[tuple[list[Any], Tensor | None]]:
-    """Arguments up to the device, and a mask, for scores whose exponentials overflow or vanish;
-    nothing is rotated.
+    """Yield arguments up to the device, without rotation, and a mask.
+
+    Exponentials of the scores overflow or vanish.
     """
     for q, k, v, mask in attention_far_from_zero(dtype):
-        yield (
-            [
-                *(part[None, None] for part in (q, k, v)),
-                torch.ones(1, dtype=dtype),
-                nn.Identity(),
-                1.0,
-                CPU,
-            ],
-            mask,
-        )
+        heads = [tensor[None, None] for tensor in (q, k, v)]
+        yield [*heads, torch.ones(1, dtype=dtype), nn.Identity(), 1.0, CPU], mask
 
 
 def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -198,10 +192,8 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
     for inputs in _attention_inputs(generator):
         yield inputs
         length = inputs[0].shape[2]
-        seen = (torch.rand(length, length, generator=generator) < 0.5) | torch.eye(
-            length, dtype=torch.bool
-        )
-        yield (*inputs, seen)
+        mask = torch.rand(length, length, generator=generator) < 0.5
+        yield (*inputs, mask | torch.eye(length, dtype=torch.bool))
 
 
 def _sliding_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -213,34 +205,35 @@ def _sliding_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _sink(scores: Tensor, sinks: Tensor) -> Tensor:
-    wide = scores.double()
-    sums = torch.logaddexp(wide.logsumexp(-1, keepdim=True), sinks.double()[:, None, None])
-    return (wide - sums).exp().to(scores.dtype)
+    """Return attention weights with a learned sink in each head's softmax, computed in float64."""
+    exact = scores.double()
+    log_sums = torch.logaddexp(exact.logsumexp(-1, keepdim=True), sinks.double()[:, None, None])
+    return (exact - log_sums).exp().to(scores.dtype)
 
 
-def _short(numbers: Tensor) -> Tensor:
-    """Numbers that stay exact in float32 where some hundreds are added."""
+def _rounded(numbers: Tensor) -> Tensor:
+    """Round numbers so that they stay exact in float32 when some hundreds are added."""
     return (16 * numbers).round() / 16
 
 
 def _sink_cases(generator: torch.Generator) -> Iterator[Case]:
     yield torch.tensor([1.0, 3.0]).log().view(1, 1, 1, 2), torch.tensor([4.0]).log()
-    for dtype, shift in ((torch.float32, 100), (torch.float64, 900)):  # whose exponentials overflow
+    for dtype, shift in ((torch.float32, 100), (torch.float64, 900)):  # exponentials overflow
         for shape in ((1, 1, 2, 2), (1, 2, 3, 3), (2, 4, 5, 7)):
             scores = _normal(generator, *shape, dtype=dtype)
             sinks = _normal(generator, shape[1], dtype=dtype)
             yield scores, sinks
-            scores = _short(scores)
-            sinks = _short(sinks)
+            scores = _rounded(scores)
+            sinks = _rounded(sinks)
             yield scores + shift, sinks + shift
-            yield scores - 2 * shift, sinks - 2 * shift  # whose exponentials vanish
+            yield scores - 2 * shift, sinks - 2 * shift  # exponentials vanish
             yield scores, sinks + shift
             yield scores + shift, sinks
             yield scores.masked_fill(_mask(shape[3])[: shape[2]].logical_not(), -torch.inf), sinks
 
 
 class _Layer(lab.GroupedQueryAttention):
-    """The library's layer, with the lesson's method for its mask."""
+    """The library's layer, with the lesson's ``mask`` method."""
 
     def mask(self, length: int) -> Tensor:
         return _mask(length)
@@ -256,19 +249,20 @@ _WINDOW = "window of its mask"
 
 
 def _make_layer(answer: Any, sizes: dict[str, Any]) -> nn.Module:
-    """A layer, or one of a subclass whose mask has a window."""
+    """Build a layer, or if the sizes have a window, a layer of a subclass with such a mask."""
     window = sizes.get(_WINDOW)
-    others = {name: size for name, size in sizes.items() if name != _WINDOW}
-    masked = {"mask": lambda self, length: _mask(length, window)}
-    layer: nn.Module = (answer if window is None else type(answer.__name__, (answer,), masked))(
-        **others
-    )
+    options = {name: size for name, size in sizes.items() if name != _WINDOW}
+    layer_class = answer
+    if window is not None:
+        methods = {"mask": lambda self, length: _mask(length, window)}
+        layer_class = type(answer.__name__, (answer,), methods)
+    layer: nn.Module = layer_class(**options)
     return layer
 
 
 def _layer_cases(generator: torch.Generator) -> Iterator[Case]:
     names = "hidden_dim", "num_heads", "head_dim", "num_kv_heads"
-    for sizes, shape, more in (
+    for sizes, shape, window in (
         ((2, 1, 2), (1, 1, 2), {}),
         ((4, 2, 2), (1, 2, 4), {}),
         ((4, 2, 2), (1, 3, 4), {_WINDOW: 1}),
@@ -277,27 +271,28 @@ def _layer_cases(generator: torch.Generator) -> Iterator[Case]:
         ((8, 4, 2, 1), (3, 9, 8), {_WINDOW: 2}),
         ((8, 4, 2, 1), (3, 9, 8), {}),
     ):
-        named = dict(zip(names, sizes, strict=False)) | more
+        named = dict(zip(names, sizes, strict=False)) | window
         yield named, _normal(generator, *shape)
         yield ValuesAlone([named, LARGE * _normal(generator, *shape)])
         yield named, _normal(generator, shape[0] + 1, shape[1] + 2, shape[2])
 
 
 def _settled(shares: Tensor, scores: Tensor) -> Tensor:
-    """``shares`` [..., choice] with those of equal scores in descending order: which of equals is
-    chosen is free.
+    """Sort ``shares`` [..., choice] in descending order among choices of equal scores.
+
+    An answer may select any of several choices with equal scores.
     """
     by_share = shares.argsort(dim=-1, descending=True, stable=True)
-    by_both = by_share.gather(
-        -1, scores.gather(-1, by_share).argsort(dim=-1, descending=True, stable=True)
-    )
+    sorted_scores = scores.gather(-1, by_share)
+    by_both = by_share.gather(-1, sorted_scores.argsort(dim=-1, descending=True, stable=True))
     by_score = scores.argsort(dim=-1, descending=True, stable=True)
     return torch.zeros_like(shares).scatter(-1, by_score, shares.gather(-1, by_both))
 
 
 class _DenseRouter(nn.Module):
-    """A router's choice as weights of all experts, 0 for those not chosen: the same in whatever
-    order it gives them.
+    """A router whose output is one weight for every expert, 0 for experts that are not chosen.
+
+    The output does not depend on the order in which the router returns its choices.
     """
 
     def __init__(self, router: Any) -> None:
@@ -311,8 +306,8 @@ class _DenseRouter(nn.Module):
             raise TypeError(
                 "expected weights, then indices; the second result holds no whole numbers"
             )
-        every = torch.zeros(*x.shape[:-1], router.score.out_features, dtype=weights.dtype)
-        return _settled(every.scatter(-1, indices, weights), router.score(x).detach())
+        zeros = torch.zeros(*x.shape[:-1], router.score.out_features, dtype=weights.dtype)
+        return _settled(zeros.scatter(-1, indices, weights), router.score(x).detach())
 
 
 def _make_router(answer: Any, sizes: Any) -> nn.Module:
@@ -347,7 +342,7 @@ class _Mixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up, down = (
-            torch.stack([getattr(each, name).weight for each in self.experts])
+            torch.stack([getattr(expert, name).weight for expert in self.experts])
             for name in ("gate", "up", "down")
         )
         tokens = x.flatten(0, -2)
@@ -390,7 +385,7 @@ def _block_cases(generator: torch.Generator) -> Iterator[Case]:
         wide = sizes | {"hidden_dim": 5, "num_heads": 4} | variant
         yield wide, 3 * _normal(generator, 2, 6, 5)
         yield wide, 3 * _normal(generator, 1, 4, 5)
-    yield wide, 1e-3 * _normal(generator, 2, 6, 5)  # so small that eps counts
+    yield wide, 1e-3 * _normal(generator, 2, 6, 5)  # so small that eps matters
 
 
 class _Transformer(lab.Transformer):
@@ -427,23 +422,23 @@ def _transformer_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 class _Reader(nn.Module):
-    """Logits of all tokens so far and their order, others in training mode, with weights drawn from
-    a seed.
+    """A model with random weights, whose logits depend on all tokens so far and their order.
+
+    Training mode gives other logits than evaluation mode.
     """
 
     def __init__(self, vocab_size: int, seed: int = 0, factor: float = 1.0) -> None:
         super().__init__()
         self.factor = factor
-        drawn = torch.Generator().manual_seed(seed)
-        self.embedding = nn.Parameter(_normal(drawn, vocab_size, 6))
-        self.output = nn.Parameter(_normal(drawn, 6, vocab_size))
+        generator = torch.Generator().manual_seed(seed)
+        self.embedding = nn.Parameter(_normal(generator, vocab_size, 6))
+        self.output = nn.Parameter(_normal(generator, 6, vocab_size))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(1, tokens.shape[1] + 1)[:, None].cos()
-        summed = (self.embedding[tokens] * places).cumsum(dim=1)
-        return (
-            self.factor * summed @ (self.output if self.training else self.output.roll(1, dims=0))
-        )
+        position_factors = torch.arange(1, tokens.shape[1] + 1)[:, None].cos()
+        hidden = (self.embedding[tokens] * position_factors).cumsum(dim=1)
+        output = self.output if self.training else self.output.roll(1, dims=0)
+        return self.factor * hidden @ output
 
 
 def _batches(generator: torch.Generator, *shapes: tuple[int, int]) -> Batches:
@@ -454,27 +449,24 @@ def _batches(generator: torch.Generator, *shapes: tuple[int, int]) -> Batches:
 
 
 def _train(answer: Any, case: Case) -> Any:
-    """The losses, what is evaluated, and the weights after a training."""
-    optimizer, rate, epochs, batches, factor = case
+    """Return the losses, the epochs that were evaluated, and the weights after a training."""
+    optimizer_name, rate, epochs, batches, factor = case
     model = _Reader(4, factor=factor)
+    optimizer = getattr(torch.optim, optimizer_name)(model.parameters(), lr=rate)
     calls = []
-    means = answer(
-        model,
-        getattr(torch.optim, optimizer)(model.parameters(), lr=rate),
-        batches,
-        lambda epoch, model: calls.append(epoch),
-        epochs,
-    )
+    means = answer(model, optimizer, batches, lambda epoch, model: calls.append(epoch), epochs)
     weights = {
         "embedding at the end": model.embedding.detach(),
         "output at the end": model.output.detach(),
     }
-    if isinstance(means, list):  # a total that is a tensor without a graph is as good as a number
-        means = [
-            float(mean) if isinstance(mean, Tensor) and not mean.requires_grad else mean
-            for mean in means
-        ]
+    if isinstance(means, list):
+        means = [_as_number(mean) for mean in means]
     return {"mean losses": means, "epochs of eval_fn": calls, **weights}
+
+
+def _as_number(mean: Any) -> Any:
+    """Convert a tensor without a graph, which is as good as a number."""
+    return float(mean) if isinstance(mean, Tensor) and not mean.requires_grad else mean
 
 
 def _train_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -482,22 +474,18 @@ def _train_cases(generator: torch.Generator) -> Iterator[Case]:
     yield "SGD", 0.1, 1, _batches(generator, (2, 3)), 1.0
     yield "SGD", 0.1, 2, _batches(generator, (3, 4), (1, 4)), 1.0
     yield "AdamW", 0.01, 3, _batches(generator, (4, 5), (4, 5), (2, 5)), 1.0
-    yield (
-        "SGD",
-        0.1,
-        1,
-        _batches(generator, (2, 3)),
-        LARGE_LOGITS,
-    )  # logits whose exponentials overflow
+    # Logits whose exponentials overflow.
+    yield "SGD", 0.1, 1, _batches(generator, (2, 3)), LARGE_LOGITS
 
 
 def _generate(answer: Any, case: Case) -> Any:
     seed, prompt, length, greedy = case
-    return answer(_Reader(4, seed), prompt, length, *(() if greedy else (_least,)))
+    rule = () if greedy else (_least_likely,)
+    return answer(_Reader(4, seed), prompt, length, *rule)
 
 
-def _least(logits: Tensor) -> Tensor:
-    """The token that is least likely after the last position."""
+def _least_likely(logits: Tensor) -> Tensor:
+    """Return the least likely token after the last position."""
     return logits[:, -1:].argmin(dim=-1)
 
 
@@ -510,12 +498,14 @@ def _generate_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _nucleus(answer: Any, case: Case) -> Any:
-    """The probabilities; which of equally likely tokens stay is free."""
-    found = answer(*case)
-    is_alike = (
-        isinstance(found, Tensor) and found.is_floating_point() and found.shape == case[0].shape
-    )
-    return _settled(found, case[0]) if is_alike else found
+    """Return the probabilities; an answer may keep any of several equally likely tokens."""
+    probabilities = answer(*case)
+    logits = case[0]
+    if not isinstance(probabilities, Tensor) or not probabilities.is_floating_point():
+        return probabilities
+    if probabilities.shape != logits.shape:
+        return probabilities
+    return _settled(probabilities, logits)
 
 
 def _nucleus_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -529,13 +519,12 @@ def _nucleus_cases(generator: torch.Generator) -> Iterator[Case]:
     for t in (0.01, 100.0):
         yield 2 * _normal(generator, 1, 2, 5), 0.5, t
         yield 2 * t * _normal(generator, 1, 2, 5), 0.7, t
-    yield _short(2 * _normal(generator, 1, 2, 5)) - 128, 0.7, 1.0
+    yield _rounded(2 * _normal(generator, 1, 2, 5)) - 128, 0.7, 1.0
     for shape in ((1, 1, 2), (1, 1, 4), (2, 3, 5), (3, 2, 9)):
         logits = 2 * _normal(generator, *shape)
-        yield from (
-            (logits, top_p, t) for top_p in (1.0, 0.0, 0.4, 0.7, 0.95) for t in (1.0, 0.4, 3.0)
-        )
-    yield 200 * _normal(generator, 2, 2, 6), 0.9, 0.5  # whose exponentials overflow
+        for top_p, t in itertools.product((1.0, 0.0, 0.4, 0.7, 0.95), (1.0, 0.4, 3.0)):
+            yield logits, top_p, t
+    yield 200 * _normal(generator, 2, 2, 6), 0.9, 0.5  # exponentials overflow
 
 
 def _accuracy(answer: Any, case: Case) -> Any:

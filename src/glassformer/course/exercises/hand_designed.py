@@ -29,20 +29,19 @@ from glassformer.handcraft.description import (
 from glassformer.handcraft.sequences import CLS, SequenceSpace
 from glassformer.handcraft.single_head import HeadWeights, NumpyHead, SingleHead
 from glassformer.handcraft.tasks import Task, copy_first, identity, unique
-from glassformer.handcraft.verification import verify
+from glassformer.handcraft.verification import Certificate, verify
 
 MOST_NUMBERS = 5_000
-"""In each matrix of a head that is judged."""
+"""Maximum number of entries in each matrix of a head that is judged."""
 
 
-@lru_cache(maxsize=64)  # a task keeps its sequences
+@lru_cache(maxsize=64)  # a task holds its sequences, which are large
 def tasks(seed: int = 0) -> dict[str, Task]:
-    """The lesson's tasks by the names of their exercises; those of another seed have other
-    alphabets and outputs.
+    """Return the lesson's tasks by the names of their exercises.
 
-    Where seed 0 copies a letter, another seed asks for the one that replaces it in a permutation of
-    the alphabet. Where seed 0 asks for letters that occur again, another seed asks for some of
-    those, anywhere or on one side.
+    Seed 0 gives the lesson's own tasks; other seeds have other alphabets and outputs. Instead of
+    copying letters, their tasks replace letters by a permutation of the alphabet. Instead of all
+    letters that occur again, they ask for some letters that occur elsewhere, earlier or later.
     """
     if seed == 0:
         return {
@@ -66,24 +65,23 @@ def tasks(seed: int = 0) -> dict[str, Task]:
 
 
 def _replaced(task: Task, rng: np.random.Generator) -> Task:
-    """The task with each output letter replaced by another one's, or by itself, in a random
-    permutation.
-    """
+    """Return the task with its output letters replaced by a random permutation."""
     assert task.description is not None
     letters = np.array(task.space.letters)
     target = task.target
     order = np.arange(len(letters))
     while (order == np.arange(len(letters))).all():
         order = rng.permutation(len(letters))
-    by = ", ".join(f"{one} by {other}" for one, other in zip(letters, letters[order], strict=True))
+    replacements = ", ".join(
+        f"{letter} by {new}" for letter, new in zip(letters, letters[order], strict=True)
+    )
     rows = np.eye(len(letters))[order]
+    values = dict(zip(task.space.letters, rows, strict=True))
     return replace(
         task,
-        summary=f"{task.summary}, each replaced: {by}",
+        summary=f"{task.summary}, each replaced: {replacements}",
         target=lambda x: target(x) @ rows,
-        description=replace(
-            task.description, values=dict(zip(task.space.letters, rows, strict=True))
-        ),
+        description=replace(task.description, values=values),
     )
 
 
@@ -98,39 +96,39 @@ _SIDES: dict[str, tuple[Selector, Callable[[np.ndarray], np.ndarray]]] = {
 
 
 def _signs(space: SequenceSpace, rng: np.random.Generator) -> Task:
-    """One sign for some letters that occur again, the other one for everything else."""
+    """Return a task with one sign for some letters that occur again, another sign elsewhere."""
     side = rng.choice(list(_SIDES))
     sign = int(rng.choice([-1, 1]))
-    counted = sorted(
-        rng.permutation(len(space.letters))[: int(rng.integers(2, len(space.letters)))].tolist()
-    )
-    chosen = [space.letters[i] for i in counted]
-    attend, again = _SIDES[side]
+    order = rng.permutation(len(space.letters))
+    indices = sorted(order[: int(rng.integers(2, len(space.letters)))].tolist())
+    letters = [space.letters[index] for index in indices]
+    attend, on_side = _SIDES[side]
 
     def target(x: np.ndarray) -> np.ndarray:
-        found = again(x[:, :, None] == x[:, None, :]).any(axis=2) & np.isin(x, counted)
-        return np.where(found, sign, -sign)[..., None]
+        occurs_again = on_side(x[:, :, None] == x[:, None, :]).any(axis=2)
+        return np.where(occurs_again & np.isin(x, indices), sign, -sign)[..., None]
 
-    values = {CLS: -sign} | {
-        letter: sign if letter in chosen else -sign for letter in space.letters
-    }
-    summary = f"{sign:+d} for {' and '.join(chosen)} where the same letter stands {side} too, {-sign:+d} everywhere else"
+    values = {CLS: -sign}
+    for letter in space.letters:
+        values[letter] = sign if letter in letters else -sign
+    summary = (
+        f"{sign:+d} for {' and '.join(letters)} where the same letter stands {side} too, "
+        f"{-sign:+d} everywhere else"
+    )
     description = Description(space, attend.otherwise(token(CLS)), values)
     return Task("signs", summary, space, 1, target, "sign", None, 1.0, description)
 
 
 def variant_solution(name: str) -> str | None:
-    """What solves an exercise in other variants than 0, whose sizes the lesson's own solution has;
-    None: the same.
-    """
+    """Return a solution of an exercise in every variant; None if the lesson's own is one."""
     if name not in tasks():
         return None
-    found = f'design(task["{name}"]).weights'
-    return f"from glassformer.handcraft import design\n\nreturn tuple({found}.matrices.values())"
+    weights = f'design(task["{name}"]).weights'
+    return f"from glassformer.handcraft import design\n\nreturn tuple({weights}.matrices.values())"
 
 
 def judge_head(task: Task, data: Any) -> Judgement:
-    """Whether a head's matrices, as lists of rows, solve a task."""
+    """Judge whether a head solves a task; ``data`` holds its matrices as lists of rows."""
     if not isinstance(data, list) or len(data) not in (3, 4):
         return Judgement(
             False, "expected the matrices Km, Qm, Vm and, where the head has positions, pos"
@@ -141,39 +139,41 @@ def judge_head(task: Task, data: Any) -> Judgement:
             return Judgement(
                 False, f"a matrix of {max(sizes):,} numbers; at most {MOST_NUMBERS:,} are judged"
             )
-        found = verify(HeadWeights(*data), task)
+        certificate = verify(HeadWeights(*data), task)
     except InputError as error:
         return Judgement(False, f"found {error.got}; expected {error.expected}. {error.fix}")
     except (TypeError, ValueError, OverflowError):
         return Judgement(False, "expected matrices of numbers, each a list of rows of equal length")
-    if found.holds:
-        return Judgement(
-            True,
-            f"right for every sequence ({found.num_checked:,} sequences, {found.num_outputs:,} "
-            "outputs; "
-            f"{found.criterion})",
-        )
-    failure = found.counterexample
+    return _judgement(task, certificate)
+
+
+def _judgement(task: Task, certificate: Certificate) -> Judgement:
+    """Describe the result of a certificate."""
+    criterion = certificate.criterion
+    outputs = f"{certificate.num_outputs:,} outputs"
+    if certificate.holds:
+        sequences = f"{certificate.num_checked:,} sequences"
+        return Judgement(True, f"right for every sequence ({sequences}, {outputs}; {criterion})")
+    failure = certificate.counterexample
     if failure is None:
-        assert found.undecided is not None, "all sequences are run"
-        return Judgement(
-            False,
-            f"undecided; at {found.undecided} rounding decides: another order of sums may differ "
-            "by "
-            f"{found.rounding:.2g} ({found.criterion} is asked for)",
-            found.undecided.sequence,
+        assert certificate.undecided is not None, "all sequences are run"
+        message = (
+            f"undecided; at {certificate.undecided} rounding decides: another order of sums may "
+            f"differ by {certificate.rounding:.2g} ({criterion} is asked for)"
         )
-    share = f"{found.num_outputs - found.num_right:,} of {found.num_outputs:,} outputs are misread"
-    if task.tolerance is not None:
-        share = f"the largest error of {found.num_outputs:,} outputs is {found.largest_error:.4g}"
-    number = f"{failure.position + 1} of {failure.sequence}"
-    got, wanted = (
-        " ".join(f"{value:.4g}" for value in values) for values in (failure.output, failure.target)
-    )
+        return Judgement(False, message, certificate.undecided.sequence)
+    if task.tolerance is None:
+        num_wrong = certificate.num_outputs - certificate.num_right
+        extent = f"{num_wrong:,} of {outputs} are misread"
+    else:
+        extent = f"the largest error of {outputs} is {certificate.largest_error:.4g}"
+    expected = " ".join(f"{value:.4g}" for value in failure.target)
+    actual = " ".join(f"{value:.4g}" for value in failure.output)
+    place = f"letter {failure.position + 1} of {failure.sequence}"
     lines = [
-        f"wrong; {share} ({found.criterion} is asked for)",
+        f"wrong; {extent} ({criterion} is asked for)",
         f"  shortest sequence that fails: {failure.sequence}",
-        f"  output at letter {number}: expected [{wanted}], found [{got}]",
+        f"  output at {place}: expected [{expected}], found [{actual}]",
     ]
     return Judgement(False, "\n".join(lines), failure.sequence)
 
@@ -223,19 +223,13 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
             normal(rows, v_dim),
             pos,
         )
-    yield (
-        np.eye(3),
-        30 * np.eye(3),
-        100 * np.eye(3),
-        np.eye(3),
-    )  # scores whose exponentials overflow
-    yield (
-        np.eye(2),
-        np.full((2, 1), 30.0),
-        np.full((2, 1), -100.0),
-        np.array([[1.0], [3.0]]),
-    )  # and vanish
-    yield np.zeros((3, 2)), normal(2, 2), normal(2, 2), normal(2, 1)  # equal scores
+    # Scores whose exponentials overflow, and vanish.
+    yield np.eye(3), 30 * np.eye(3), 100 * np.eye(3), np.eye(3)
+    keys = np.full((2, 1), 30.0)
+    queries = np.full((2, 1), -100.0)
+    yield np.eye(2), keys, queries, np.array([[1.0], [3.0]])
+    # Equal scores.
+    yield np.zeros((3, 2)), normal(2, 2), normal(2, 2), normal(2, 1)
 
 
 def _transformer_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -258,7 +252,7 @@ def _rescale_cases(generator: torch.Generator) -> Iterator[Case]:
     yield (np.array([[-2.0, 0.0, 2.0]]),)
     yield (np.array([[7.0]]),)
     yield (np.zeros((2, 3)),)
-    yield (np.array([[1e-6, 3e-6]]),)  # nothing may be added to their small difference
+    yield (np.array([[1e-6, 3e-6]]),)  # an eps added to this small difference shows
     for shape in ((3, 4), (1, 5), (6, 1)):
         yield (torch.randn(shape, generator=generator, dtype=torch.float64).numpy() - 3,)
 
@@ -278,7 +272,7 @@ def _training_step(
 
 
 def _train(answer: Callable[..., Any], case: Case) -> dict[str, Any]:
-    """The losses of some steps from the same weights, and the weights after them."""
+    """Return the losses of a few training steps, and the weights after them."""
     seqs = case["seq of each step"]
     targets = case["target of each step"]
     remove_cls = case["remove_cls"]
@@ -305,8 +299,8 @@ def _training_cases(generator: torch.Generator) -> Iterator[Case]:
 def _change_of_basis(
     Km: np.ndarray, Qm: np.ndarray, M: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    moved = change_basis(HeadWeights(Km, Qm, Km), M)
-    return moved.Km, moved.Qm
+    changed = change_basis(HeadWeights(Km, Qm, Km), M)
+    return changed.Km, changed.Qm
 
 
 def _basis_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -320,6 +314,7 @@ def _basis_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _sharpness(num_keys: int, error: float) -> int:
+    """Return the smallest integer factor that leaves other keys at most ``error`` weight."""
     return next(factor for factor in count(1) if (num_keys - 1) * math.exp(-factor) <= error)
 
 

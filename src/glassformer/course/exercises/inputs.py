@@ -1,42 +1,43 @@
-"""Inputs that exercises of several labs share."""
+"""Inputs for exercises of several labs."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 LARGE = 1e6
-"""Factor for inputs of a module: exponentials of its scores overflow, and the largest has all
-weight, so that rounding does not count.
+"""Factor for a module's inputs, with which exponentials of its scores overflow.
+
+The largest score then has all the weight, so that rounding makes no difference.
 """
 LARGE_LOGITS = 1000.0
 """Factor for logits whose exponentials overflow."""
 
 
 class Batches(list[tuple[Tensor, ...]]):
-    """Batches with what answers may read of a ``DataLoader``."""
+    """Batches with the attributes of a ``DataLoader`` that answers may read."""
 
     @property
     def dataset(self) -> list[tuple[Any, ...]]:
-        """The examples of all batches."""
-        return [row for batch in self for row in zip(*batch, strict=True)]
+        """Examples of all batches."""
+        return list(chain.from_iterable(zip(*batch, strict=True) for batch in self))
 
     @property
     def batch_size(self) -> int:
-        """The number of examples in the first batch."""
+        """Number of examples in the first batch."""
         return len(self[0][0])
 
 
 def attention_far_from_zero(
     dtype: torch.dtype,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
-    """Queries, keys, values and a mask with scores whose exponentials overflow or vanish, and equal
-    ones.
+    """Yield q, k, v and a mask, with scores whose exponentials overflow or vanish.
 
-    They are around 128 and -128 in float32, 1024 and -1024 in float64. Vectors have one number, so
-    that all scores are exact in float32 in whatever order one divides by the root, which is 1. The
-    mask hides a large score from the first query.
+    Some scores are equal. The others are around 128 and -128 in float32, and 1024 and -1024 in
+    float64. Vectors have one number: the square root of the width is 1, and scores are exact in any
+    order of operations. The mask hides a large score from the first query.
     """
     size = 2.0 if dtype == torch.float32 else 16.0
     q = torch.tensor([[size], [-size], [0.0]], dtype=dtype)
@@ -45,9 +46,5 @@ def attention_far_from_zero(
     mask = torch.tensor([[False, True, True], [True, True, False], [True, False, True]])
     yield q, k, v, None
     yield q, k, v, mask
-    yield (
-        q,
-        torch.cat([2 * k[:1], k[1:]]),
-        v,
-        mask,
-    )  # for the first query far above all others, and hidden
+    # For the first query, the hidden key's score is now far above all others.
+    yield q, torch.cat([2 * k[:1], k[1:]]), v, mask

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -38,62 +38,53 @@ VOCAB = course.VOCAB_SIZE
 
 
 def draw_bag(seed: int) -> tuple[list[str], list[str]]:
-    """Keys and values of the exercise "bag": three of each, or four in half of the other variants."""
+    """Return keys and values of the exercise "bag": three of each; other seeds also have four."""
     if seed == 0:
         return list("ABC"), list("123")
-    drawn = random.Random(seed)
-    count = drawn.choice((3, 4))
-    return drawn.sample("ABCDEFGHKLMNPRSTUVWXYZ", count), drawn.sample("123456789", count)
+    rng = random.Random(seed)
+    count = rng.choice((3, 4))
+    return rng.sample("ABCDEFGHKLMNPRSTUVWXYZ", count), rng.sample("123456789", count)
 
 
 def _judge_bag(answer: Any, seed: int) -> Judgement:
-    """Every context with the bag has to be there, none twice, and the share that of one value of
-    the first key.
-    """
+    """Judge a list of all contexts with one bag, and the share of one value of the first key."""
     keys, values = draw_bag(seed)
     if not isinstance(answer, dict) or not {"contexts", "share"} <= answer.keys():
         return Judgement(False, "expected a dictionary with 'contexts' and 'share'")
     contexts = answer["contexts"]
-    share = answer["share"]
-    if not isinstance(contexts, list) or not all(isinstance(each, dict) for each in contexts):
+    if not isinstance(contexts, list) or not all(isinstance(entry, dict) for entry in contexts):
         return Judgement(False, "'contexts' has to be a list of dictionaries from key to value")
-    wanted = [dict(zip(keys, order, strict=True)) for order in permutations(values)]
+    expected = [dict(zip(keys, order, strict=True)) for order in permutations(values)]
     for number, context in enumerate(contexts):
-        if context not in wanted:
-            return Judgement(
-                False,
-                f"{str(context)[:200]} has another bag than {keys} and {values}",
-                str(context)[:200],
-            )
+        if context not in expected:
+            text = str(context)[:200]
+            return Judgement(False, f"{text} has another bag than {keys} and {values}", text)
         if context in contexts[:number]:
             return Judgement(False, f"{context} is there twice", str(context))
-    left = [context for context in wanted if context not in contexts]
-    if left:
+    missing = [context for context in expected if context not in contexts]
+    if missing:
+        message = f"{len(missing)} of {len(expected)} contexts are not there, such as {missing[0]}"
+        return Judgement(False, message, str(missing[0]))
+    share = answer["share"]
+    is_share = isinstance(share, int | float) and 0 < share < 1
+    if not is_share or abs(share - 1 / len(values)) >= 1e-9:
         return Judgement(
             False,
-            f"{len(left)} of {len(wanted)} contexts are not there, such as {left[0]}",
-            str(left[0]),
+            f"the contexts are right, the share is not: in how many of the {len(expected)} has "
+            "the first key the same value? Give an exact number, such as 1 / 2",
         )
-    near = isinstance(share, int | float) and 0 < share < 1 and abs(share - 1 / len(values)) < 1e-9
-    if not near:
-        return Judgement(
-            False,
-            f"the contexts are right, the share is not: in how many of the {len(wanted)} has the "
-            "first key the same "
-            "value? Give an exact number, such as 1 / 2",
-        )
-    return Judgement(True, f"right (all {len(wanted)} contexts of this bag, and the share)")
+    return Judgement(True, f"right (all {len(expected)} contexts of this bag, and the share)")
 
 
 def _tokens(generator: torch.Generator, *shape: int) -> Tensor:
-    """Words, without padding."""
+    """Draw words, without padding."""
     return torch.randint(3, VOCAB, shape, generator=generator)
 
 
 def _padding(generator: torch.Generator, batch: int, length: int) -> Tensor:
-    """True from a random place on, in each row; the first position is real."""
-    real = torch.randint(1, length + 1, (batch, 1), generator=generator)
-    return torch.arange(length) >= real
+    """Draw a padding mask: True from a random position on, but never at the first."""
+    lengths = torch.randint(1, length + 1, (batch, 1), generator=generator)
+    return torch.arange(length) >= lengths
 
 
 def _numbers(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -113,12 +104,13 @@ def _dataset_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _items(answer: Callable[..., Any], case: Any) -> list[Any]:
-    """All items, then once more from the last on, beside another dataset."""
+    """Return all items, the first item of another dataset, then all items in reverse order."""
     dataset = answer(case["data"])
-    other = answer(case["data"][::-1])
+    reversed_dataset = answer(case["data"][::-1])
     numbers = range(len(case["data"]))
     items = [tuple(dataset[number]) for number in numbers]
-    return [*items, tuple(other[0]), *(tuple(dataset[number]) for number in reversed(numbers))]
+    again = [tuple(dataset[number]) for number in reversed(numbers)]
+    return [*items, tuple(reversed_dataset[0]), *again]
 
 
 def _collate_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -132,15 +124,13 @@ def _collate_cases(generator: torch.Generator) -> Iterator[Case]:
         items = [
             (_tokens(generator, source), *_tokens(generator, 2, target)) for source, target in sizes
         ]
-        yield ([tuple(each) for each in items],)
-    # As the dataset of the lesson gives them.
-    targets = [torch.tensor([7, EOS]), torch.tensor([EOS])]
-    yield (
-        [
-            (_tokens(generator, 5), torch.cat([torch.tensor([SOS]), row[:-1]]), row)
-            for row in targets
-        ],
-    )
+        yield (items,)
+    # Items of the lesson's dataset.
+    items = []
+    for target in (torch.tensor([7, EOS]), torch.tensor([EOS])):
+        decoder_input = torch.cat([torch.tensor([SOS]), target[:-1]])
+        items.append((_tokens(generator, 5), decoder_input, target))
+    yield (items,)
 
 
 def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -159,14 +149,14 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 class _Heads(course_network.MultiHeadAttention):
-    """The lesson's form, made of its attention function."""
+    """Multi-head attention built on the lesson's attention function."""
 
     def forward(  # type: ignore[override]
         self, x: Tensor, source: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         q, k, v = (
-            part(given).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for part, given in ((self.query, x), (self.key, source), (self.value, source))
+            projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for projected in (self.query(x), self.key(source), self.value(source))
         )
         output, weights = scaled_dot_product_attention(q, k, v, mask)
         return self.output(output.transpose(1, 2).flatten(2)), weights
@@ -189,12 +179,10 @@ def _heads_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 class _HalfDropped(ModuleRun):
-    """Also, of equal tokens in training, with one unit inside that is dropped or not, the two
-    outputs.
-    """
+    """Runs a module, and also compares the two outputs that dropout of a single unit can give."""
 
     def __call__(self, answer: Any, case: Case) -> Built:
-        """The output, and the least and the largest of many equal tokens."""
+        """Return the output, and the smallest and largest outputs of 100 equal tokens."""
         built = super().__call__(answer, case)
         x = case[1]
         module = self.make(answer, {"d_model": x.shape[-1], "d_ff": 1, "dropout": 0.5})
@@ -211,7 +199,7 @@ class _HalfDropped(ModuleRun):
 
 
 def _any_dropout(module_class: type[nn.Module]) -> Callable[..., nn.Module]:
-    """The library's class, also for a dropout of 1, which it refuses."""
+    """Return a maker of the library's class that also accepts a dropout of 1."""
 
     def make(*sizes: int, dropout: float = 0.1, **named: int) -> nn.Module:
         module = module_class(*sizes, **named)
@@ -226,7 +214,7 @@ def _any_dropout(module_class: type[nn.Module]) -> Callable[..., nn.Module]:
 
 
 def _dropping(names: str, sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    """Sizes with a dropout that drops everything, and nothing."""
+    """Yield sizes with a dropout of 1 and of 0."""
     for dropout in (1.0, 0.0):
         yield dict(zip(names.split(), sizes, strict=True)) | {"dropout": dropout}
 
@@ -268,39 +256,35 @@ class _DecoderLayer(course_network.DecoderLayer):
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> Tensor:
-        own, read = (None if each is None else each[:, 0, 0] for each in (mask, memory_mask))
-        return super().forward(x, memory, key_padding=own, memory_padding=read)
+        key_padding = None if mask is None else mask[:, 0, 0]
+        memory_padding = None if memory_mask is None else memory_mask[:, 0, 0]
+        return super().forward(x, memory, key_padding=key_padding, memory_padding=memory_padding)
 
 
 def _decoder_layer_cases(generator: torch.Generator) -> Iterator[Case]:
-    for sizes, batch, length, read in (
+    for sizes, batch, length, memory_length in (
         ((4, 1, 2), 1, 1, 2),
         ((4, 2, 6), 1, 3, 2),
         ((8, 4, 16), 3, 4, 5),
     ):
+        width = sizes[0]
         for dtype in (torch.float32, torch.float64):
-            x, memory = (
-                _numbers(generator, batch, each, sizes[0], dtype=dtype) for each in (length, read)
-            )
-            mask, memory_mask = (
-                ~_padding(generator, batch, each)[:, None, None] for each in (length, read)
-            )
+            x = _numbers(generator, batch, length, width, dtype=dtype)
+            memory = _numbers(generator, batch, memory_length, width, dtype=dtype)
+            mask = ~_padding(generator, batch, length)[:, None, None]
+            memory_mask = ~_padding(generator, batch, memory_length)[:, None, None]
             yield sizes, x, memory
             yield sizes, x, memory, mask
             yield sizes, x, memory, mask, memory_mask
-            yield (
-                sizes,
-                *(
-                    _numbers(generator, batch + 1, each + 1, sizes[0], dtype=dtype)
-                    for each in (length, read)
-                ),
-            )
+            x = _numbers(generator, batch + 1, length + 1, width, dtype=dtype)
+            memory = _numbers(generator, batch + 1, memory_length + 1, width, dtype=dtype)
+            yield sizes, x, memory
     for dropping in _dropping("d_model num_heads d_ff", (4, 2, 6)):
         yield dropping, _numbers(generator, 1, 2, 4), _numbers(generator, 1, 3, 4)
 
 
 class _Encoder(course_network.Encoder):
-    """The library's encoder without a longest input."""
+    """The library's encoder with a maximum length that no case reaches."""
 
     def __init__(self, *sizes: int, **named: int) -> None:
         super().__init__(*sizes, max_seq_len=64, **named)  # type: ignore[misc]
@@ -334,38 +318,26 @@ def _decoder_cases(generator: torch.Generator) -> Iterator[Case]:
         ((14, 4, 2, 1, 8, 5), 2, 3, 2),
         ((14, 8, 2, 2, 8, 9), 3, 6, 4),
     )
-    for size, batch, length, read in sizes:
+    for size, batch, length, memory_length in sizes:
         tokens = _tokens(generator, batch, length)
-        memory = _numbers(generator, batch, read, size[1])
-        yield (
-            size,
-            tokens,
-            memory,
-            torch.zeros(batch, read).bool(),
-            torch.zeros(batch, length).bool(),
-        )
-        yield (
-            size,
-            tokens,
-            memory,
-            _padding(generator, batch, read),
-            _padding(generator, batch, length),
-        )
+        memory = _numbers(generator, batch, memory_length, size[1])
+        yield size, tokens, memory, _no_padding(batch, memory_length), _no_padding(batch, length)
+        memory_padding = _padding(generator, batch, memory_length)
+        yield size, tokens, memory, memory_padding, _padding(generator, batch, length)
         if length > 1:
-            shorter = _numbers(generator, 1, read + 1, size[1])
-            yield (
-                size,
-                tokens[:1, :-1],
-                shorter,
-                torch.zeros(1, read + 1).bool(),
-                torch.zeros(1, length - 1).bool(),
-            )
+            longer = _numbers(generator, 1, memory_length + 1, size[1])
+            memory_padding = _no_padding(1, memory_length + 1)
+            yield size, tokens[:1, :-1], longer, memory_padding, _no_padding(1, length - 1)
     for dropping in _dropping(
         "vocab_size d_model num_heads num_layers d_ff max_seq_len", (14, 4, 2, 1, 8, 5)
     ):
         memory = _numbers(generator, 1, 2, 4)
-        seen = torch.zeros(1, 2).bool()
-        yield dropping, _tokens(generator, 1, 2), memory, seen, seen
+        padding = _no_padding(1, 2)
+        yield dropping, _tokens(generator, 1, 2), memory, padding, padding
+
+
+def _no_padding(batch: int, length: int) -> Tensor:
+    return torch.zeros(batch, length, dtype=torch.bool)
 
 
 def _model_cases(generator: torch.Generator) -> Iterator[Case]:
@@ -375,25 +347,26 @@ def _model_cases(generator: torch.Generator) -> Iterator[Case]:
         ((14, 8, 2, 2, 8, 9), 3, 5, 6),
     )
     for size, batch, source, target in sizes:
-        hidden = [_padding(generator, batch, each) for each in (source, target)]
-        tokens = [_tokens(generator, batch, each) for each in (source, target)]
-        yield size, *tokens
-        yield size, tokens[0], torch.cat([torch.full((batch, 1), SOS), tokens[1][:, 1:]], dim=1)
-        yield (
-            size,
-            *(each.masked_fill(mask, PAD) for each, mask in zip(tokens, hidden, strict=True)),
-        )
-        yield size, *tokens, *hidden
-        yield size, *tokens, None, hidden[1]
-        yield size, tokens[0].masked_fill(hidden[0], PAD), tokens[1], torch.zeros_like(hidden[0])
-        yield size, *(_tokens(generator, batch + 1, each) for each in (source, max(target - 1, 1)))
+        padding = _padding(generator, batch, source)
+        target_padding = _padding(generator, batch, target)
+        tokens = _tokens(generator, batch, source)
+        targets = _tokens(generator, batch, target)
+        padded = tokens.masked_fill(padding, PAD)
+        yield size, tokens, targets
+        yield size, tokens, torch.cat([torch.full((batch, 1), SOS), targets[:, 1:]], dim=1)
+        yield size, padded, targets.masked_fill(target_padding, PAD)
+        yield size, tokens, targets, padding, target_padding
+        yield size, tokens, targets, None, target_padding
+        yield size, padded, targets, torch.zeros_like(padding)
+        tokens = _tokens(generator, batch + 1, source)
+        yield size, tokens, _tokens(generator, batch + 1, max(target - 1, 1))
 
 
 class Table(nn.Module):
-    """A model whose logits stand in a table, one row for each first word of a context; in training
-    they are doubled.
+    """A model whose logits are rows of a table, one row for each first word of a context.
 
-    The token that is read raises its own logit; where padding is hidden, logits are smaller.
+    Each input token raises its own logit. Masked padding makes logits smaller, and training mode
+    doubles them.
     """
 
     def __init__(self, rows: Tensor) -> None:
@@ -407,71 +380,64 @@ class Table(nn.Module):
         src_padding_mask: Tensor | None = None,
         tgt_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Logits [batch, target position, vocabulary]."""
+        """Return logits [batch, target position, vocabulary]."""
         if src_padding_mask is None:
-            source = enc_input == PAD
-        else:
-            source = src_padding_mask
+            src_padding_mask = enc_input == PAD
         if tgt_padding_mask is None:
-            target = dec_input == PAD
-        else:
-            target = tgt_padding_mask
-        hidden = source[:, 1:2, None] + 2 * target[..., None]
-        logits = self.rows[enc_input[:, 0], : dec_input.shape[1]] + F.one_hot(
-            dec_input, self.rows.shape[-1]
-        )
-        return logits / (1 + hidden) * (2 if self.training else 1)
+            tgt_padding_mask = dec_input == PAD
+        masked = src_padding_mask[:, 1:2, None] + 2 * tgt_padding_mask[..., None]
+        rows = self.rows[enc_input[:, 0], : dec_input.shape[1]]
+        logits = rows + F.one_hot(dec_input, self.rows.shape[-1])
+        return logits / (1 + masked) * (2 if self.training else 1)
 
 
-CONTRARY = -1
+class _TrainingCase(NamedTuple):
+    """A small training on :class:`Table`."""
+
+    num_batches: int
+    num_epochs: int
+    learning_rate: float
+    agreement: float = 1.0
+    """Probability that a held-out target agrees with the training target."""
+    shift: int = 0
+    """Added to the first words of held-out contexts."""
+    contradicts: bool = False
+    """If True, the second batch contradicts the first."""
+    factor: float = 1.0
+    """Factor of the initial logits."""
+
+
+_TRAINING_CASES = (
+    _TrainingCase(1, 1, 0.1),
+    _TrainingCase(1, 2, 0.1, factor=LARGE_LOGITS),  # exponentials of logits overflow
+    _TrainingCase(2, 3, 0.1),
+    _TrainingCase(2, 8, 0.5, agreement=0.5),  # the validation loss rises from some epoch on
+    _TrainingCase(3, 5, 0.2, agreement=0.0),  # the validation loss never falls
+    _TrainingCase(1, 3, 0.1, shift=3),  # the validation loss stays the same
+    _TrainingCase(2, 5, 2.0, contradicts=True),  # the training loss rises, too
+)
 
 
 def _training_cases(generator: torch.Generator) -> Iterator[Case]:
-    """Losses that fall; that rise from some epoch on; that never fall; that stay; targets with
-    padding.
-    """
-    for batches, epochs, rate, agree, apart, factor in (
-        (1, 1, 0.1, 1.0, 0, 1.0),
-        (1, 2, 0.1, 1.0, 0, LARGE_LOGITS),  # logits whose exponentials overflow
-        (2, 3, 0.1, 1.0, 0, 1.0),
-        (2, 8, 0.5, 0.5, 0, 1.0),
-        (3, 5, 0.2, 0.0, 0, 1.0),
-        (
-            1,
-            3,
-            0.1,
-            1.0,
-            3,
-            1.0,
-        ),  # contexts held out that training does not change: all epochs are equal
-        (
-            2,
-            5,
-            2.0,
-            1.0,
-            CONTRARY,
-            1.0,
-        ),  # batches that contradict each other: the training loss rises, too
-    ):
-        rows = factor * _numbers(generator, VOCAB, 3, 5)
+    for case in _TRAINING_CASES:
+        rows = case.factor * _numbers(generator, VOCAB, 3, 5)
         loaders: list[Batches] = []
-        for _ in range(2):
-            loaders.append(Batches())
-            for number in range(batches):
+        for held_out in (False, True):
+            loader = Batches()
+            for number in range(case.num_batches):
                 source = torch.tensor([[3, 6], [4, PAD], [5, 6]])[: 3 - number % 2]
-                source[:, 0] += max(apart, 0) * (len(loaders) - 1)
-                wanted = torch.tensor([[1, 2, 3], [2, 3, 4], [3, 4, 1]])[: len(source)]
-                if apart == CONTRARY and number == 1:
-                    wanted = wanted % 4 + 1
-                if (
-                    len(loaders) == 2
-                ):  # those held out agree with what is trained on, in part or not at all
-                    other = torch.rand(wanted.shape, generator=generator) >= agree
-                    wanted = torch.where(other, wanted % 4 + 1, wanted)
-                wanted[0, 1:] = PAD
-                shifted = torch.cat([torch.full((len(source), 1), SOS), wanted[:, :-1]], 1)
-                loaders[-1].append((source, shifted, wanted, source == PAD, shifted == PAD))
-        yield rows, *loaders, epochs, rate
+                targets = torch.tensor([[1, 2, 3], [2, 3, 4], [3, 4, 1]])[: len(source)]
+                if case.contradicts and number == 1:
+                    targets = targets % 4 + 1
+                if held_out:
+                    source[:, 0] += case.shift
+                    disagrees = torch.rand(targets.shape, generator=generator) >= case.agreement
+                    targets = torch.where(disagrees, targets % 4 + 1, targets)
+                targets[0, 1:] = PAD
+                inputs = torch.cat([torch.full((len(source), 1), SOS), targets[:, :-1]], 1)
+                loader.append((source, inputs, targets, source == PAD, inputs == PAD))
+            loaders.append(loader)
+        yield rows, *loaders, case.num_epochs, case.learning_rate
 
 
 def _trained(answer: Callable[..., Any], case: Case) -> Any:
@@ -484,8 +450,9 @@ def _trained(answer: Callable[..., Any], case: Case) -> Any:
 
 
 class Writer(course_network.CrossAttentionLookupModel):
-    """A model of random weights that writes [EOS] now and then, and never [PAD]; ``factor``
-    multiplies its logits.
+    """A model with random weights that sometimes writes [EOS], and never [PAD].
+
+    ``factor`` multiplies its logits.
     """
 
     def __init__(self, seed: int, factor: float = 1.0) -> None:
@@ -506,8 +473,8 @@ class Writer(course_network.CrossAttentionLookupModel):
 
 
 def _decode_cases(generator: torch.Generator) -> Iterator[Case]:
-    # Models whose texts differ, of which some end.
-    for seed, batch, most in (
+    # With these seeds, the models write different texts, and some texts end.
+    for seed, batch, max_length in (
         (13, 1, 1),
         (22, 1, 9),
         (13, 1, 3),
@@ -516,12 +483,12 @@ def _decode_cases(generator: torch.Generator) -> Iterator[Case]:
         (12, 4, 4),
         (13, 6, 9),
     ):
-        yield Writer(seed), _tokens(generator, batch, 5), most
+        yield Writer(seed), _tokens(generator, batch, 5), max_length
     yield Writer(22, LARGE_LOGITS), _tokens(generator, 2, 5), 9
 
 
 class Reader:
-    """From sources to logits by a table: of a set of words, or of which word stands where."""
+    """Logits from tables: of the set of words in a source, or of words at positions."""
 
     def __init__(self, kind: str, seed: int) -> None:
         self.kind = kind
@@ -533,7 +500,7 @@ class Reader:
         return f"a reader of {self.kind}"
 
     def __call__(self, source: Tensor) -> Tensor:
-        """Logits [batch, 2, 5]."""
+        """Return logits [batch, 2, 5]."""
         bag = self.table[source].sum(1)
         if self.kind == "a set":
             return bag
@@ -557,8 +524,8 @@ def _scrambling_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _library_scrambling(predict: Callable[[Tensor], Tensor], contexts: Tensor) -> tuple[float, int]:
-    found = scrambling.scrambling_test(predict, contexts)
-    return found.largest_change, found.changed_tokens
+    result = scrambling.scrambling_test(predict, contexts)
+    return result.largest_change, result.changed_tokens
 
 
 class _Layer(nn.Module):
@@ -571,9 +538,7 @@ class _Layer(nn.Module):
 
 
 class Watched(nn.Module):
-    """A model with what the exercise "hook" needs: ``decoder.layers``, whose cross-attention
-    returns its weights.
-    """
+    """A model for the exercise "hook", whose cross-attention returns its weights."""
 
     decoder: Any
 
@@ -592,7 +557,7 @@ class Watched(nn.Module):
         return f"a model of {count} decoder layer{'s' if count > 1 else ''}"
 
     def weights(self, enc_input: Tensor, dec_input: Tensor) -> Tensor:
-        """Those of the last layer, without a hook."""
+        """Return the attention weights of the last layer, without a hook."""
         x = self.decoder.embedding(dec_input)
         memory = self.encoder(enc_input)
         *first, last = self.decoder.layers
@@ -602,7 +567,7 @@ class Watched(nn.Module):
         return weights
 
     def forward(self, enc_input: Tensor, dec_input: Tensor, *_: Tensor) -> Tensor:
-        """The residual stream after the last layer."""
+        """Return the residual stream after the last layer."""
         x: Tensor = self.decoder.embedding(dec_input)
         memory = self.encoder(enc_input)
         for layer in self.decoder.layers:
@@ -616,19 +581,16 @@ def _hook_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _watching(answer: Callable[..., Any], case: Case) -> Any:
-    """The weights, and the hooks and replaced ``forward`` methods that are left."""
+    """Return the weights, and count the hooks and replaced ``forward`` methods that are left."""
     model, *inputs = case
-    found = answer(model, *inputs)
-    left = 0
-    for part in model.modules():
-        left += (
-            len(part._forward_hooks)
-            + len(part._forward_pre_hooks)
-            + bool(vars(part).pop("forward", None))
-        )
-        part._forward_hooks.clear()
-        part._forward_pre_hooks.clear()
-    return {"weights": found, "hooks left in the model": left}
+    weights = answer(model, *inputs)
+    hooks_left = 0
+    for module in model.modules():
+        hooks_left += len(module._forward_hooks) + len(module._forward_pre_hooks)
+        hooks_left += bool(vars(module).pop("forward", None))
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+    return {"weights": weights, "hooks left in the model": hooks_left}
 
 
 EXERCISES = (

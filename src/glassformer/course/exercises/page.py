@@ -1,4 +1,4 @@
-"""Exercises of the page: its hand-designed heads and its programs, under the names of its models."""
+"""Exercises of the page: hand-designed heads and programs, named as the page's models."""
 
 from functools import partial
 from typing import Any
@@ -24,20 +24,19 @@ def _program(name: str, data: Any, seed: int) -> Judgement:
     try:
         program = read_written(data, example.vocabulary)
         domains = Domains(example.vocabulary, example.max_len, example.causal)
-        found = compare(program, example.program, domains)
+        comparison = compare(program, example.program, domains)
     except InputError as error:
         return Judgement(False, f"found {error.got}; expected {error.expected}. {error.fix}")
-    if found.counterexample is None:
-        share = f"{found.num_run:,} of {found.num_possible:,} sequences were run"
-        right = found.verdict == "holds"
-        return Judgement(
-            right, f"right for every sequence ({share})" if right else f"undecided; only {share}"
-        )
-    sequence, position, wanted, got = found.counterexample
+    if comparison.counterexample is None:
+        share = f"{comparison.num_run:,} of {comparison.num_possible:,} sequences were run"
+        if comparison.verdict == "holds":
+            return Judgement(True, f"right for every sequence ({share})")
+        return Judgement(False, f"undecided; only {share}")
+    sequence, position, expected, actual = comparison.counterexample
     shortest = " ".join(map(str, sequence))
     lines = [
         f"wrong; shortest sequence that fails: {shortest}",
-        f"  output at position {position}: expected {wanted!r}, found {got!r}",
+        f"  output at position {position}: expected {expected!r}, found {actual!r}",
     ]
     return Judgement(False, "\n".join(lines), shortest)
 

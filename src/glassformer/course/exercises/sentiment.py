@@ -61,16 +61,14 @@ def _positions_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 class Square(nn.Dropout):
-    """In the place of dropout: a function that tells where it is applied, and draws no random
-    numbers.
-    """
+    """Replaces dropout by squares, which show where it is applied without random numbers."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each number squared."""
+        """Square each number."""
         return x.square()
 
     def extra_repr(self) -> str:
-        """Nothing: there is no probability."""
+        """Return "": there is no probability to show."""
         return ""
 
 
@@ -89,7 +87,7 @@ def _embeddings_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _mask(*shape: int, generator: torch.Generator) -> Tensor:
-    """At least one key for each query."""
+    """Draw a mask in which every query sees at least the first key."""
     mask = torch.rand(*shape, generator=generator) < 0.6
     mask[..., 0] = True
     return mask
@@ -121,8 +119,9 @@ def _attention_cases(generator: torch.Generator) -> Iterator[Case]:
 def _sequences(
     generator: torch.Generator, sizes: tuple[tuple[int, ...], ...], heads: bool, names: str = ""
 ) -> Iterator[tuple[Any, ...]]:
-    """Cases of a class whose first size is its width: positions, with ``heads`` also masks, with
-    ``names`` dropout.
+    """Yield cases of a class whose first size is its width.
+
+    With ``heads`` some cases have masks. With ``names``, the names of its sizes, some have dropout.
     """
     for dtype in DTYPES:
         for size, (batch, length) in zip(sizes, ((1, 2), (1, 3), (3, 5), (2, 9)), strict=True):
@@ -152,13 +151,13 @@ def _heads_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _norm_cases(generator: torch.Generator) -> Iterator[Case]:
-    # Of two numbers, or three that are nearly equal, the gradient cancels but for rounding.
+    # With two numbers, or three nearly equal ones, the gradient would cancel up to rounding.
     for size, x in _sequences(generator, ((4,), (5,), (6,), (64,)), heads=False):
         yield size, x
         yield size, 5 * x + 10
         yield size, 1e-5 * x
     yield (4, 0.5), torch.randn(2, 3, 4, generator=generator)
-    # Exact in float32, where the mean of the squares less the square of the mean is not.
+    # Exact in float32, unlike the mean of squares minus the squared mean.
     yield ValuesAlone([(4,), torch.tensor([[[4096.0, 4097.0, 4098.0, 4099.0]]])])
 
 
@@ -169,26 +168,27 @@ def _feed_forward_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _block_cases(generator: torch.Generator) -> Iterator[Case]:
-    # Two numbers become -1 and 1 in a normalisation, whatever they are.
+    # Not a width of 2: normalisation turns any two numbers into -1 and 1.
     sizes = ((3, 1, 2), (4, 2, 8), (12, 3, 7), (32, 8, 64))
     return _sequences(generator, sizes, heads=True, names="d_model num_heads d_ff")
 
 
 def _pooling(x: Tensor, real: Tensor) -> Tensor:
-    """Text by text."""
+    """Average each text's real rows, text by text; zeros for a text without any."""
     means = [
-        rows[chosen].mean(0) if chosen.any() else 0.0 * rows.sum(0)
-        for rows, chosen in zip(x, real, strict=True)
+        rows[is_real].mean(0) if is_real.any() else 0.0 * rows.sum(0)
+        for rows, is_real in zip(x, real, strict=True)
     ]
     return torch.stack(means)
 
 
 def _real(lengths: list[int], longest: int) -> Tensor:
+    """Return a mask that is True for tokens and False for padding."""
     return torch.arange(longest) < torch.tensor(lengths)[:, None]
 
 
 def _pooling_cases(generator: torch.Generator) -> Iterator[Case]:
-    """In float32 alone: shares of float32 are right too."""
+    """Yield cases in float32 only: an answer may compute shares in float32."""
     for lengths, longest, width in (
         ([1], 2, 1),
         ([2], 2, 2),
@@ -204,9 +204,7 @@ def _pooling_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _classifier_cases(generator: torch.Generator) -> Iterator[Case]:
-    """Vocabulary, width, heads, layers, feed-forward width, longest text, classes; then ids and, in
-    one, a mask.
-    """
+    """Yield sizes and ids, in one case with a mask."""
     names = "vocab_size", "d_model", "num_heads", "num_layers", "d_ff", "max_length", "num_classes"
     for sizes, lengths, longest in (
         ((5, 4, 1, 1, 3, 4, 2), [2], 2),
@@ -226,14 +224,14 @@ def _classifier_cases(generator: torch.Generator) -> Iterator[Case]:
 
 def _classifier(*sizes: int, dropout: float = 0.1, **named: int) -> nn.Module:
     model = course.MiniTransformer(*sizes, **named)
-    for each in model.modules():
-        if isinstance(each, nn.Dropout):
-            each.p = dropout
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = dropout
     return model
 
 
-class _Judge(nn.Module):
-    """A small model with dropout, of which a training step is made."""
+class _SmallClassifier(nn.Module):
+    """A small classifier with dropout, which the training step trains."""
 
     def __init__(self, num_classes: int, dropout: float, factor: float) -> None:
         super().__init__()
@@ -259,9 +257,10 @@ def _training_step(
 
 
 def _some_steps(step: Callable[..., float], case: Any) -> dict[str, Any]:
-    """The losses of some steps, and the weights after them; the model begins in evaluation mode."""
+    """Return the losses of some steps from evaluation mode, and the weights after them."""
     torch.manual_seed(0)
-    model = _Judge(case["classes"], case["dropout"], case["factor of the logits"]).eval()
+    model = _SmallClassifier(case["classes"], case["dropout"], case["factor of the logits"])
+    model.eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     batches = zip(case["ids of each step"], case["labels of each step"], strict=True)
     losses = [step(model, optimizer, input_ids, labels) for input_ids, labels in batches]
@@ -282,9 +281,9 @@ def _step_cases(generator: torch.Generator) -> Iterator[Case]:
 
 
 def _received(weights: Tensor, real: Tensor) -> Tensor:
-    """Text by text, as :func:`_pooling`."""
+    """Average the weights over heads and real queries, text by text."""
     return torch.stack(
-        [rows[:, chosen].mean((0, 1)) for rows, chosen in zip(weights, real, strict=True)]
+        [rows[:, is_real].mean((0, 1)) for rows, is_real in zip(weights, real, strict=True)]
     )
 
 
@@ -304,11 +303,11 @@ def _received_cases(generator: torch.Generator) -> Iterator[Case]:
 EXERCISES = (
     Exercise("vocabulary", _vocabulary, _vocabulary_cases),
     Exercise("encode", _encode, _encode_cases),
-    # Angles in float32 are as right as those in float64.
+    # Angles may be computed in float32.
     Exercise("positions", _positions, _positions_cases, tolerance=1e-4, same_dtype=True),
     Exercise("embeddings", course.TransformerEmbeddings, _embeddings_cases, build, tolerance=1e-4),
     Exercise("attention", course.scaled_dot_product_attention, _attention_cases),
-    # The gradient of a key's bias is 0 but for rounding.
+    # The gradient of the key's bias is 0 up to rounding.
     Exercise("multi-head", course.MultiHeadAttention, _heads_cases, build, tolerance=1e-4),
     Exercise("layer-norm", course.LayerNorm, _norm_cases, build),
     Exercise("feed-forward", course.FeedForward, _feed_forward_cases, build),

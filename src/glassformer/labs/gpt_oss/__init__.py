@@ -1,6 +1,4 @@
-"""The course's GPT-OSS lab from end to end, under its own names: parts, model, training,
-generation, report.
-"""
+"""The course's GPT-OSS lab under its own names: parts, model, training, generation, report."""
 
 from glassformer.labs.gpt_oss.course import GroupedQueryAttention as GroupedQueryAttention
 from glassformer.labs.gpt_oss.course import MixtureOfExperts as MixtureOfExperts

@@ -1,8 +1,8 @@
-"""The course's layers and model, under its names: attention written out, the rest from the library.
+"""The course's layers and model, under the course's names.
 
-Attention is computed by hand here, as the course demands. The library's
-:func:`~glassformer.layers.attention.attend` computes the same with PyTorch's fused kernel and a
-cache; :meth:`Transformer.decoder` is the model that uses it.
+Attention is written out, as the course demands; other parts come from the library. The library's
+:func:`~glassformer.layers.attention.attend` computes the same attention with PyTorch's fused kernel
+and a cache. :meth:`Transformer.decoder` returns the model that uses it.
 """
 
 import math
@@ -30,8 +30,9 @@ class SwiGLUFeedForward(feedforward.SwiGLU):
 
 
 class RotaryPositionalEmbedding(RotaryEmbedding):
-    """The rotary embedding, with cosines and sines computed in advance; those of later positions
-    when needed.
+    """The rotary embedding, with tables of cosines and sines for ``max_seq_len`` positions.
+
+    Values of later positions are computed when needed.
     """
 
     cos: Tensor
@@ -43,7 +44,7 @@ class RotaryPositionalEmbedding(RotaryEmbedding):
             self.register_buffer(name, table, persistent=False)
 
     def rotation(self, length: int, start: int = 0, device: torch.device | None = None) -> Rotation:
-        """Cosines and sines of ``length`` positions from ``start`` on."""
+        """Return cosines and sines of ``length`` positions from ``start`` on."""
         stop = start + length
         if start < 0 or length < 1 or stop > len(self.cos):
             return super().rotation(length, start, device or self.cos.device)
@@ -60,16 +61,13 @@ def calculate_attention(
     device: torch.device,
     mask: Bool[Tensor, "query key"] | Float[Tensor, "query key"] | None = None,
 ) -> Float[Tensor, "batch head position v_dim"]:
-    """``softmax(scale * q (w k)^T + M) v`` for every head, with ``q`` and ``k`` rotated by their
-    positions.
+    """Return ``softmax(scale * q (w k)^T + M) v`` for every head, with ``q`` and ``k`` rotated.
 
     Consecutive query heads share a key-value head. ``mask`` is M itself, or True where a query
-    (row) may see a key (column); None is causal.
+    (row) may see a key (column). Default: a causal mask.
     """
     if mask is None:
         mask = _band(q.shape[2], q.shape[2], device)
-    else:
-        mask = mask
     q = rope(q)
     k = rope(k)
     group = q.shape[1] // k.shape[1]
@@ -93,30 +91,29 @@ def calculate_sliding_attention(
     device: torch.device,
     window_size: int,
 ) -> Float[Tensor, "batch head position v_dim"]:
-    """As :func:`calculate_attention`, where each query sees itself and the ``window_size`` tokens
-    before it.
+    """Return attention in which each token sees itself and the ``window_size`` tokens before it.
+
+    See :func:`calculate_attention` for the other arguments.
     """
-    return calculate_attention(
-        q, k, v, key_weights, rope, scale, device, _band(q.shape[2], window_size, device)
-    )
+    mask = _band(q.shape[2], window_size, device)
+    return calculate_attention(q, k, v, key_weights, rope, scale, device, mask)
 
 
-def _band(length: int, before: int, device: torch.device) -> Bool[Tensor, "query key"]:
-    """True where a key is the query's own or one of the ``before`` keys before it."""
-    if not before >= 0:
+def _band(length: int, window_size: int, device: torch.device) -> Bool[Tensor, "query key"]:
+    """Return a mask: True for the query's own key and the ``window_size`` keys before it."""
+    if window_size < 0:
         raise InputError(
-            got=f"window_size = {before}",
+            got=f"window_size = {window_size}",
             expected="0 or more previous tokens",
-            fix="0 sees the token alone.",
+            fix="Pass 0 for a token that sees only itself.",
         )
     positions = torch.arange(length, device=device)
     distance = positions[:, None] - positions
-    return (distance >= 0) & (distance <= before)
+    return (distance >= 0) & (distance <= window_size)
 
 
 class GroupedQueryAttention(nn.Module):
-    """Causal grouped-query attention with rotary positions and a learned factor per head on its
-    keys.
+    """Causal grouped-query attention with rotary positions and a learned key factor per head.
 
     Source: Ainslie et al. 2023, arXiv 2305.13245; Chinnakonduru and Mohapatra 2024, arXiv
     2407.10855.
@@ -133,7 +130,7 @@ class GroupedQueryAttention(nn.Module):
             raise InputError(
                 got=f"num_kv_heads = {num_kv_heads} with num_heads = {num_heads}",
                 expected="a divisor of num_heads",
-                fix="Each key-value head serves an equal number of query heads.",
+                fix="Change num_kv_heads: each serves an equal number of query heads.",
             )
         self.scale = head_dim**-0.5
         self.query = nn.Linear(hidden_dim, num_heads * head_dim, bias=False)
@@ -147,20 +144,23 @@ class GroupedQueryAttention(nn.Module):
         self, x: Float[Tensor, "batch position hidden_dim"]
     ) -> Float[Tensor, "batch position hidden_dim"]:
         """Project, attend in every head, join the heads, project."""
-        projected = (part(x) for part in (self.query, self.key, self.value))
-        q, k, v = (part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in projected)
+        q, k, v = (
+            project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
         return self.output(self.attend(q, k, v).transpose(1, 2).flatten(2))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor
     ) -> Float[Tensor, "batch head position head_dim"]:
-        """:func:`calculate_attention` with the layer's own weights."""
+        """Call :func:`calculate_attention` with the layer's weights."""
         return calculate_attention(q, k, v, self.key_weights, self.rope, self.scale, q.device)
 
 
 class SWAttention(GroupedQueryAttention):
-    """:class:`GroupedQueryAttention` in which each token sees itself and the ``window_size`` tokens
-    before it.
+    """Grouped-query attention with a sliding window.
+
+    Each token sees itself and the ``window_size`` tokens before it.
 
     Source: Beltagy et al. 2020, "Longformer", arXiv 2004.05150.
     """
@@ -179,18 +179,16 @@ class SWAttention(GroupedQueryAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor
     ) -> Float[Tensor, "batch head position head_dim"]:
-        """:func:`calculate_sliding_attention` with the layer's own weights."""
-        weights = self.key_weights
-        rope = self.rope
-        device = q.device
+        """Call :func:`calculate_sliding_attention` with the layer's weights."""
         return calculate_sliding_attention(
-            q, k, v, weights, rope, self.scale, device, self.window_size
+            q, k, v, self.key_weights, self.rope, self.scale, q.device, self.window_size
         )
 
 
 class MixtureOfExperts(experts.MixtureOfExperts):
-    """SwiGLU experts, of which each token passes through ``top_k``, weighted by a softmax over the
-    chosen scores.
+    """SwiGLU experts with ``top_k`` experts for each token.
+
+    Routing weights are a softmax over the scores of the selected experts.
     """
 
     def __init__(
@@ -234,8 +232,10 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The course's model. ``config`` describes the same model to the library; initial weights are
-    drawn as there.
+    """The course's model.
+
+    ``config`` is the configuration of the library's equivalent decoder. Initial weights have the
+    same distribution as the decoder's.
     """
 
     def __init__(
@@ -256,21 +256,23 @@ class Transformer(nn.Module):
         super().__init__()
         sizes = hidden_dim, ff_dim, num_heads, head_dim
         options: Any = window_size, use_moe, num_experts, top_k, num_kv_heads
+        # The library's window includes the query.
+        window = window_size + 1 if use_sliding_window_alternating else None
         self.config = DecoderConfig(
             vocab_size,
             n_layers,
             *sizes,
             num_kv_heads,
-            window=window_size + 1
-            if use_sliding_window_alternating
-            else None,  # the library counts the query too
+            window=window,
             num_experts=num_experts if use_moe else None,
             top_k=top_k,
             key_weights=True,
         )
-        windowed = [use_sliding_window_alternating and layer % 2 == 1 for layer in range(n_layers)]
         self.embedding = nn.Embedding(vocab_size, hidden_dim)
-        self.layers = nn.ModuleList(TransformerBlock(*sizes, each, *options) for each in windowed)
+        self.layers = nn.ModuleList()
+        for layer in range(n_layers):
+            has_window = use_sliding_window_alternating and layer % 2 == 1
+            self.layers.append(TransformerBlock(*sizes, has_window, *options))
         self.final_norm = nn.RMSNorm(hidden_dim, eps=NORM_EPS)
         self.output_proj = nn.Linear(hidden_dim, vocab_size, bias=False)
         initialise(self, {"layers": 2 * n_layers})
@@ -279,14 +281,14 @@ class Transformer(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "batch position"]
     ) -> Float[Tensor, "batch position vocab"]:
-        """Logits of the token after each position."""
+        """Return logits of the token after each position."""
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
         return self.output_proj(self.final_norm(x))
 
     def decoder(self) -> Decoder:
-        """The library's decoder with these weights, which it shares."""
+        """Return the library's decoder, which shares the weights."""
         decoder = Decoder(self.config)
         weights = {
             name.replace("output_proj.", "output."): weight

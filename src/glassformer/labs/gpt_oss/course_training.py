@@ -1,6 +1,4 @@
-"""The course's functions around the model, under its names: training, evaluation, greedy and
-nucleus generation.
-"""
+"""The course's functions for training, evaluation and generation, under the course's names."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -14,9 +12,7 @@ from glassformer.generation.sampling import SamplingRule
 from glassformer.progress import progress_bar
 
 Batches = Iterable[tuple[Tensor, Tensor] | list[Tensor]]
-"""Pairs (tokens, next tokens), both [batch, position]: a DataLoader of the course's data sets, for
-example.
-"""
+"""Pairs (tokens, next tokens), both [batch, position], such as a DataLoader of the course."""
 
 
 def train(
@@ -26,20 +22,20 @@ def train(
     eval_fn: Callable[[int, nn.Module], object],
     num_epochs: int,
 ) -> list[float]:
-    """Minimise the mean of ``-log p(next token)`` over all positions, one update a batch.
+    """Minimise the mean of ``-log p(next token)`` over all positions, one update for each batch.
 
-    ``eval_fn(epoch, model)`` is called before the first epoch and after each. Returns each epoch's
-    mean loss.
+    ``eval_fn(epoch, model)`` is called before the first epoch and after each epoch. Returns the
+    mean loss of each epoch.
     """
-    place = _device(model)
+    device = _device(model)
     means = []
     eval_fn(0, model)
     for epoch in range(num_epochs):
         model.train()
         losses = []
         for x, y in progress_bar(None, iterable=dataloader, desc=f"epoch {epoch + 1}/{num_epochs}"):
-            logits = model(x.to(place))
-            loss = F.cross_entropy(logits.flatten(0, 1), y.to(place).flatten())
+            logits = model(x.to(device))
+            loss = F.cross_entropy(logits.flatten(0, 1), y.to(device).flatten())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -51,14 +47,15 @@ def train(
 
 @torch.no_grad()
 def eval_acc(model: nn.Module, dataloader: Batches) -> Float[Tensor, ""]:
-    """The share of positions whose most likely token is the next one, in [0, 1]."""
+    """Return the share of positions whose most likely token is the next one, in [0, 1]."""
     hits = list(_hits(model, dataloader))
-    return torch.stack([hit.float().sum() for hit in hits]).sum() / sum(hit.numel() for hit in hits)
+    num_right = torch.stack([batch.float().sum() for batch in hits]).sum()
+    return num_right / sum(batch.numel() for batch in hits)
 
 
 @torch.no_grad()
 def calc_per_token_acc(model: nn.Module, data_loader: Batches) -> Float64[np.ndarray, " position"]:
-    """Accuracy at each position of the sequence, averaged over all sequences, in [0, 1]."""
+    """Return the accuracy at each position, averaged over all sequences, in [0, 1]."""
     return torch.cat(list(_hits(model, data_loader))).double().mean(dim=0).cpu().numpy()
 
 
@@ -66,7 +63,7 @@ def calc_per_token_acc(model: nn.Module, data_loader: Batches) -> Float64[np.nda
 def token_choice_greedy(
     model_logits: Float[Tensor, "batch position vocab"],
 ) -> Int[Tensor, "batch 1"]:
-    """The most likely token after the last position."""
+    """Return the most likely token after the last position."""
     return model_logits[:, -1:].argmax(dim=-1)
 
 
@@ -77,11 +74,10 @@ def generate(
     gen_length: int,
     token_choice: Callable[[Tensor], Tensor] = token_choice_greedy,
 ) -> Int[Tensor, "batch gen_length"]:
-    """The ``gen_length`` tokens that continue each sequence: choose one, append it, run the model
-    on all of it again.
+    """Continue each sequence by ``gen_length`` tokens, which are returned.
 
-    :func:`glassformer.generation.decoding.generate` keeps earlier keys and values in a cache
-    instead.
+    Each step runs the model on the whole sequence, as in the course;
+    :func:`glassformer.generation.decoding.generate` uses a cache of keys and values instead.
     """
     model.eval()
     sequence = input.to(_device(model))
@@ -94,8 +90,9 @@ def generate(
 def get_dist_after_with_temp_and_topp(
     model_logits: Float[Tensor, "batch position vocab"], top_p: float, t: float
 ) -> Float[Tensor, "batch position vocab"]:
-    """``softmax(logits / t)``, cut to the fewest most likely tokens that reach ``top_p`` together,
-    rescaled to sum 1.
+    """Return ``softmax(logits / t)`` restricted to the nucleus and rescaled to sum 1.
+
+    The nucleus has the fewest most likely tokens whose probabilities add up to ``top_p``.
 
     Source: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1.
     """
@@ -106,18 +103,19 @@ def get_dist_after_with_temp_and_topp(
 def token_choice_adv(
     model_logits: Float[Tensor, "batch position vocab"], top_p: float, t: float
 ) -> Int[Tensor, "batch 1"]:
-    """A token of the last position drawn from :func:`get_dist_after_with_temp_and_topp`, by torch's
-    generator.
+    """Draw a token after the last position from :func:`get_dist_after_with_temp_and_topp`.
+
+    Random numbers come from torch's global generator.
     """
     return SamplingRule(temperature=t, top_p=top_p).choose(model_logits[:, -1:])
 
 
 def _hits(model: nn.Module, dataloader: Batches) -> Iterator[Bool[Tensor, "batch position"]]:
-    """Which predictions are right, batch by batch."""
+    """Yield masks of right predictions, batch by batch."""
     model.eval()
-    place = _device(model)
+    device = _device(model)
     for x, y in dataloader:
-        yield model(x.to(place)).argmax(dim=-1) == y.to(place)
+        yield model(x.to(device)).argmax(dim=-1) == y.to(device)
 
 
 def _device(model: nn.Module) -> torch.device:

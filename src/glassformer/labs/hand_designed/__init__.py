@@ -1,6 +1,4 @@
-"""The course's lab on hand-designed attention, under its own names: two transformers, three
-designs, training.
-"""
+"""The course's lab on hand-designed attention, under its own names."""
 
 from glassformer.labs.hand_designed.course import PLOT_CONFIG as PLOT_CONFIG
 from glassformer.labs.hand_designed.course import TRAIN_CONFIG as TRAIN_CONFIG

@@ -1,8 +1,7 @@
-"""The course's names: settings, plots, the two transformers and their comparison, the training
-loop.
+"""The course's settings, plots, two transformers and training loop, under the course's names.
 
-:mod:`glassformer.handcraft.single_head` computes the heads and :mod:`glassformer.handcraft` designs
-them.
+:mod:`glassformer.handcraft.single_head` computes the heads, and :mod:`glassformer.handcraft`
+designs them.
 """
 
 import math
@@ -31,9 +30,7 @@ from glassformer.handcraft.tasks import TASKS
 
 @dataclass(frozen=True)
 class PlotConfig:
-    """How the eight panels look, and where and as what they are saved; sizes in inches, fonts in
-    points.
-    """
+    """Look of the eight panels, and how they are saved; sizes in inches, fonts in points."""
 
     figure_width: float = 20.0
     figure_height: float = 5.0
@@ -57,7 +54,7 @@ class PlotConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How :func:`train_loop` trains: one sequence for each of ``num_epochs`` updates."""
+    """Settings of :func:`train_loop`: one sequence for each of ``num_epochs`` updates."""
 
     num_epochs: int = 10_001
     learning_rate: float = 3e-2
@@ -97,8 +94,9 @@ def rescale_and_plot(
     show_xticks: bool = PLOT_CONFIG.show_xticks,
     show_yticks: bool = PLOT_CONFIG.show_yticks,
 ) -> None:
-    """Draw ``(arr - min) / (max - min)`` as a heat map on ``ax`` or pyplot's current axes; a
-    constant as zeros.
+    """Draw ``(arr - min) / (max - min)`` as a heat map on ``ax``; a constant array as zeros.
+
+    Default of ``ax``: pyplot's current axes.
     """
     ax = plt.gca() if ax is None else ax
     limits = (0.0 if vmin is None else vmin, 1.0 if vmax is None else vmax)
@@ -121,8 +119,9 @@ def save_figure(
     add_timestamp: bool = PLOT_CONFIG.add_timestamp,
     run_name: str | None = None,
 ) -> Path:
-    """Save ``fig`` as ``save_dir / run_name / name_YYYYmmdd_HHMMSS.save_format``; print and return
-    the path.
+    """Save ``fig`` as ``save_dir / run_name / name_YYYYmmdd_HHMMSS.save_format``.
+
+    The path is printed and returned.
     """
     stamp = f"_{datetime.now():%Y%m%d_%H%M%S}" if add_timestamp else ""
     options: dict[str, Any] = {"dpi": save_dpi, "bbox_inches": "tight"}
@@ -134,11 +133,11 @@ def save_figure(
 
 
 class PytorchTransformer(nn.Module):
-    """The PyTorch version: all queries at once, and trainable.
+    """A trainable head in PyTorch.
 
     ``Qm``, ``Km`` and ``Vm`` are linear layers without bias, whose weights PyTorch stores
     transposed; ``pos`` is an embedding of positions or None. The submission log holds the source of
-    both methods, so that the formula stands in them.
+    ``__init__`` and ``forward``: they must contain the whole computation.
     """
 
     def __init__(
@@ -164,9 +163,7 @@ class PytorchTransformer(nn.Module):
     def forward(
         self, seq: Float[Tensor, "*batch position input_dim"]
     ) -> Float[Tensor, "*batch position v_dim"]:
-        """``softmax(Q Kᵀ / sqrt(d_k)) V`` of one sequence, or of a batch of sequences of one
-        length.
-        """
+        """Return ``softmax(Q Kᵀ / sqrt(d_k)) V`` of a sequence, or of a batch of equal lengths."""
         _require_sequence(seq, self)
         if self.pos is not None:
             positions = self.pos.weight[: seq.shape[-2]]
@@ -179,15 +176,14 @@ class PytorchTransformer(nn.Module):
         return weights @ V
 
     def to_weights(self) -> HeadWeights:
-        """The weights as matrices in float64."""
-        Km, Qm, Vm = (
-            layer.weight.detach().double().cpu().numpy().T for layer in (self.Km, self.Qm, self.Vm)
-        )
-        if self.pos is None:
-            pos = None
-        else:
-            pos = self.pos.weight.detach().double().cpu().numpy()
+        """Return the weights as matrices in float64."""
+        Km, Qm, Vm = (_float64(layer.weight).T for layer in (self.Km, self.Qm, self.Vm))
+        pos = None if self.pos is None else _float64(self.pos.weight)
         return HeadWeights(Km, Qm, Vm, pos)
+
+
+def _float64(weight: Tensor) -> np.ndarray:
+    return weight.detach().double().cpu().numpy()
 
 
 def _require_sizes(
@@ -198,34 +194,37 @@ def _require_sizes(
         return
     if max_seq_len is None:
         raise InputError(
-            f"pos_dim = {pos_dim} without max_seq_len", "both or neither", "Pass max_seq_len."
+            got=f"pos_dim = {pos_dim} without max_seq_len",
+            expected="both or neither",
+            fix="Pass max_seq_len.",
         )
     require_positive(pos_dim=pos_dim, max_seq_len=max_seq_len)
 
 
 def _require_sequence(seq: Tensor, head: PytorchTransformer) -> None:
-    longest = math.inf if head.pos is None else head.pos.num_embeddings
-    input_dim = head.Qm.in_features - (0 if head.pos is None else head.pos.embedding_dim)
+    input_dim = head.Qm.in_features
+    max_positions: float = math.inf
+    expected = "at least one"
+    if head.pos is not None:
+        input_dim -= head.pos.embedding_dim
+        max_positions = head.pos.num_embeddings
+        expected = f"1 to {max_positions}, one row of pos for each"
     if seq.dim() not in (2, 3) or seq.shape[-1] != input_dim:
         raise InputError(
             got=f"seq of shape {list(seq.shape)}",
             expected=f"[position, {input_dim}] or [batch, position, {input_dim}]",
             fix="Encode the tokens for these weights.",
         )
-    if not 1 <= seq.shape[-2] <= longest:
+    if not 1 <= seq.shape[-2] <= max_positions:
         raise InputError(
             got=f"a sequence of {seq.shape[-2]} positions",
-            expected="at least one"
-            if head.pos is None
-            else f"1 to {longest}, one row of pos for each",
+            expected=expected,
             fix="Change the sequence's length, or give pos more rows.",
         )
 
 
 class NumpyTransformer:
-    """The NumPy version: one head with the given weights, as in
-    :class:`~glassformer.handcraft.HeadWeights`.
-    """
+    """A head in NumPy, with the weights of :class:`~glassformer.handcraft.HeadWeights`."""
 
     def __init__(
         self,
@@ -252,7 +251,7 @@ class NumpyTransformer:
         *,
         config: PlotConfig = PLOT_CONFIG,
     ) -> Float[np.ndarray, "position v_dim"]:
-        """``softmax(Q Kᵀ / sqrt(qk_dim)) V`` for one sequence, with Q = x Qm, K = x Km, V = x Vm.
+        """Return ``softmax(Q Kᵀ / sqrt(qk_dim)) V``, with Q = x Qm, K = x Km and V = x Vm.
 
         ``verbose`` prints every intermediate result; ``plot`` shows the eight panels, and
         ``save_plot`` saves them.
@@ -264,8 +263,8 @@ class NumpyTransformer:
         if plot or save_plot:
             figure = self._draw(seq, config)
             if save_plot:
-                place = config.save_dir, config.save_format, config.save_dpi, config.add_timestamp
-                save_figure(figure, plot_name, *place, run_name=run_name)
+                options = config.save_dir, config.save_format, config.save_dpi, config.add_timestamp
+                save_figure(figure, plot_name, *options, run_name=run_name)
             if plot:
                 plt.show()
             if not (plot and plt.isinteractive()):
@@ -274,9 +273,9 @@ class NumpyTransformer:
 
     @style.in_style
     def _draw(self, seq: Num[np.ndarray, "position input_dim"], config: PlotConfig) -> Figure:
-        """The eight panels, each matrix transposed."""
+        """Draw the eight panels, with transposed matrices."""
         trace = NumpyHead(self.weights).trace(seq)
-        shown = {
+        matrices = {
             ("Km", "d_in", "d_qk"): self.Km,
             ("Qm", "d_in", "d_qk"): self.Qm,
             ("Vm", "d_in", "d_v"): self.Vm,
@@ -286,18 +285,17 @@ class NumpyTransformer:
             ("Attn", "Q", "K"): trace.weights,
             ("Out", "seq", "d_v"): trace.output,
         }
-        size = (config.figure_width, config.figure_height)
-        layout = "tight" if config.tight_layout else None
         options: dict[str, Any] = {
-            "figsize": size,
+            "figsize": (config.figure_width, config.figure_height),
             "dpi": config.dpi,
-            "layout": layout,
+            "layout": "tight" if config.tight_layout else None,
             "FigureClass": style.StyledFigure,
         }
         figure, axes = plt.subplots(config.nrows, config.ncols, **options)
         colors = (config.colormap, config.vmin, config.vmax)
         fonts = (config.title_fontsize, config.label_fontsize)
-        for ax, ((title, x_lab, y_lab), matrix) in zip(axes.flat[:8], shown.items(), strict=True):
+        panels = zip(axes.flat[:8], matrices.items(), strict=True)
+        for ax, ((title, x_lab, y_lab), matrix) in panels:
             rescale_and_plot(
                 matrix.T,
                 title,
@@ -337,12 +335,15 @@ def compare_transformers(
 
 
 def hand_designed_weights(task: str) -> dict[str, Any]:
-    """The designed weights Km, Qm, Vm and pos (None where the task needs no positions) for a
-    built-in task.
+    """Return the designed weights Km, Qm, Vm and pos for a built-in task.
+
+    ``pos`` is None if the task needs no positions.
     """
     if task not in TASKS:
         raise InputError(
-            f"the task {task!r}", f"one of {', '.join(TASKS)}", "Choose one of the built-in tasks."
+            got=f"the task {task!r}",
+            expected=f"one of {', '.join(TASKS)}",
+            fix="Choose one of the built-in tasks.",
         )
     weights = design(TASKS[task]()).weights
     return {"Km": weights.Km, "Qm": weights.Qm, "Vm": weights.Vm, "pos": weights.pos}
@@ -365,9 +366,12 @@ def train_loop(
 ) -> tuple[PytorchTransformer, float]:
     """Train a new head on one sequence per update and return it with the last loss.
 
-    ``make_batch`` returns a sequence ``[position, input_dim]`` and its target ``[position,
-    v_dim]``. ``remove_cls`` leaves out the output of CLS. ``config`` gives the optimizer, momentum,
-    weight decay and loss. Shapes that do not fit and a loss that diverges raise InputError.
+    ``make_batch`` returns a sequence ``[position, input_dim]`` and its target
+    ``[position, v_dim]``. ``remove_cls`` leaves out the output of CLS. ``config`` gives the
+    optimizer, momentum, weight decay and loss.
+
+    Raises:
+        InputError: If outputs and target differ in shape, or the loss is not finite.
     """
     if seed is not None:
         set_random_seed(seed)
@@ -383,10 +387,12 @@ def train_loop(
         sequence, target = make_batch()
         output = head(sequence)[int(remove_cls) :]
         if output.shape != target.shape:
-            got = (
-                f"a target of shape {list(target.shape)} for outputs of shape {list(output.shape)}"
+            shapes = f"shape {list(target.shape)} for outputs of shape {list(output.shape)}"
+            raise InputError(
+                got=f"a target of {shapes}",
+                expected="equal shapes",
+                fix="Change make_batch, v_dim or remove_cls.",
             )
-            raise InputError(got, "equal shapes", "Change make_batch, v_dim or remove_cls.")
         loss = loss_fn(output, target)
         optimizer.zero_grad()
         loss.backward()
@@ -394,9 +400,9 @@ def train_loop(
         final_loss = loss.item()
         if not math.isfinite(final_loss):
             raise InputError(
-                f"lr = {lr}, with a loss of {final_loss} at step {step}",
-                "a finite loss",
-                "Lower lr.",
+                got=f"lr = {lr}, with a loss of {final_loss} at step {step}",
+                expected="a finite loss",
+                fix="Lower lr.",
             )
         if step % log_interval == 0:
             print(f"Step {step}: loss {final_loss:.6f}")

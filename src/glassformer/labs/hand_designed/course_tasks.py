@@ -1,5 +1,4 @@
-"""The course's three tasks as it states them: random cases, batches for its training loop, and its
-submission log.
+"""The course's three tasks: random cases, batches for its training loop, and its submission log.
 
 Random numbers come from the global generators of Python and NumPy, as in the course, so that
 :func:`~glassformer.labs.hand_designed.course.set_random_seed` gives the course's own sequences.
@@ -24,41 +23,42 @@ from glassformer.labs.hand_designed.course import (
     set_random_seed,
 )
 
-# Vectors of one length. A run-time checker of types that looks into them would draw from the same
-# generators.
+# Vectors of equal length. Not a precise type: a run-time type checker that samples items would draw
+# from the same generators.
 Tokens = Sequence[Any]
 Case = tuple[Float[np.ndarray, "position token_dim"], Float[np.ndarray, "letter v_dim"]]
 
 SHOWN = {"identity": "ABBCC", "copy_first": "ABB", "unique": "ABCC"}
-"""The course's tasks, and the sequence on which it compares the designed head with the trained one.
-"""
+"""Sequences of the course's tasks on which it compares the designed head with the trained one."""
 
 _ONE_HOT: Tokens = list(np.eye(3))
 _WITH_CLS: Tokens = list(np.eye(4)[:3])
 
 
 def shown_sequence(task: str) -> tuple[Float[np.ndarray, "position token_dim"], list[str]]:
-    """The sequence of :data:`SHOWN` as vectors, and names for its positions."""
+    """Return the sequence of :data:`SHOWN` as vectors, and names for its positions."""
     space = TASKS[task]().space
     text = SHOWN[task]
-    return space.one_hot(space.block([space.encode(text)]))[0], ["CLS"] * space.has_cls + list(text)
+    vectors = space.one_hot(space.block([space.encode(text)]))[0]
+    return vectors, ["CLS"] * space.has_cls + list(text)
 
 
 def generate_test_cases_identity(tokens: Tokens, max_len: int = 7) -> Case:
-    """A sequence of 1 to ``max_len - 1`` random tokens, and itself as the target."""
+    """Draw a sequence of 1 to ``max_len - 1`` random tokens, which is also the target."""
     sequence = _random_sequence(tokens, max_len)
     return sequence, sequence
 
 
 def generate_test_cases_first(tokens: Tokens, max_len: int = 5) -> Case:
-    """A sequence of 1 to ``max_len - 1`` random tokens, and its first token repeated."""
+    """Draw a sequence of 1 to ``max_len - 1`` random tokens; the target repeats its first token."""
     sequence = _random_sequence(tokens, max_len)
     return sequence, np.repeat(sequence[:1], len(sequence), axis=0)
 
 
 def generate_test_cases_unique(tokens: Tokens, max_len: int = 5) -> Case:
-    """CLS and 1 to ``max_len - 1`` random tokens; +1 for each token that occurs once, -1 for the
-    others.
+    """Draw CLS and 1 to ``max_len - 1`` random tokens.
+
+    The target is +1 for each token that occurs once, and -1 for the others.
     """
     sequence = _random_sequence(tokens, max_len)
     same = (sequence[:, None] == sequence[None]).all(axis=2)
@@ -67,17 +67,17 @@ def generate_test_cases_unique(tokens: Tokens, max_len: int = 5) -> Case:
 
 
 def make_batch_identity(tokens: Tokens = _ONE_HOT, max_len: int = 7) -> tuple[Tensor, Tensor]:
-    """One case of the identity task in float32."""
+    """Draw a case of the identity task in float32."""
     return _tensors(generate_test_cases_identity(tokens, max_len))
 
 
 def make_batch_first(tokens: Tokens = _ONE_HOT, max_len: int = 5) -> tuple[Tensor, Tensor]:
-    """One case of copying the first token in float32."""
+    """Draw a case of copying the first token in float32."""
     return _tensors(generate_test_cases_first(tokens, max_len))
 
 
 def make_batch_unique(tokens: Tokens = _WITH_CLS, max_len: int = 5) -> tuple[Tensor, Tensor]:
-    """One case of finding unique tokens in float32, for a training with ``remove_cls``."""
+    """Draw a case of finding unique tokens in float32, for a training with ``remove_cls``."""
     return _tensors(generate_test_cases_unique(tokens, max_len))
 
 
@@ -89,7 +89,7 @@ MAKE_BATCH = {
 
 
 def submission() -> dict[str, Any]:
-    """Every entry of the course's ``submission_log.json``, matrices row by row as flat lists.
+    """Return the course's ``submission_log.json``, with matrices as flat lists, row by row.
 
     Reseeds the global random generators with the course's seeds, once for each part.
     """
@@ -119,7 +119,8 @@ def submission() -> dict[str, Any]:
 
 
 def _random_sequence(tokens: Tokens, max_len: int) -> Float[np.ndarray, "position token_dim"]:
-    length = np.random.randint(1, max_len)  # noqa: NPY002 - the course draws from the global generator
+    # The course draws from the global generator.
+    length = np.random.randint(1, max_len)  # noqa: NPY002
     return np.stack(random.choices(tokens, k=length)).astype(np.float64)
 
 

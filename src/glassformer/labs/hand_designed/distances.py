@@ -23,35 +23,34 @@ class HeadDistance:
     Queries are all letters of all sequences; CLS as a query is left out, since no task judges it.
     """
 
-    # Jensen-Shannon divergence of the weights over the queries, in bits: 0 the same, 1 elsewhere
     attention_mean: float
+    """Mean Jensen-Shannon divergence of the weights in bits: 0 if equal, 1 on other keys."""
     attention_max: float
-    output_max: float  # the largest absolute difference of an output's entry
-    qk_cosine: (
-        float  # of the centred scores; independent of the sharpness, see :func:`circuit_similarity`
-    )
-    value_cosine: float  # of the values of the places
+    """Largest Jensen-Shannon divergence of the weights in bits."""
+    output_max: float
+    """Largest absolute difference of an output's entry."""
+    qk_cosine: float
+    """Cosine of the centred scores, independent of sharpness; see :func:`circuit_similarity`."""
+    value_cosine: float
+    """Cosine of the values of the places."""
 
 
 def attention_weights(
     weights: HeadWeights, space: SequenceSpace, block: Block
 ) -> Float[np.ndarray, "sequence query key"]:
-    """The head's attention in every sequence of ``block``; zeros in the rows and columns of the
-    padding.
-    """
+    """Return the head's attention in every sequence of ``block``, with zeros for padding."""
     return _weights(qk_between_places(weights, space), space, block)
 
 
 def circuit_similarity(
     first: HeadWeights, second: HeadWeights, space: SequenceSpace
 ) -> tuple[float, float]:
-    """Cosines, from -1 to 1, of the two heads' QK circuits and of their value maps.
+    """Return the cosines, from -1 to 1, of two heads' QK circuits and of their value maps.
 
-    QK: of :func:`~glassformer.handcraft.circuits.centred_scores` over the possible pairs whose
-    query is a letter. A factor on all scores, the sharpness, does not change it, but a query whose
-    scores are larger counts more. Values: of
-    :func:`~glassformer.handcraft.circuits.values_at_places`. The cosine of two zero tables is 1, of
-    one zero table 0.
+    The QK cosine compares :func:`~glassformer.handcraft.circuits.centred_scores` over the possible
+    pairs whose query is a letter. It does not depend on the sharpness, a factor of all scores;
+    queries with larger scores have more weight. The value cosine compares
+    :func:`~glassformer.handcraft.circuits.values_at_places`. For zeros see :func:`cosine`.
     """
     if first.v_dim != second.v_dim:
         raise InputError(
@@ -65,32 +64,34 @@ def circuit_similarity(
 
 
 def head_distance(first: HeadWeights, second: HeadWeights, space: SequenceSpace) -> HeadDistance:
-    """The distances between two heads, which may differ in qk_dim and pos_dim, over every sequence
-    of ``space``.
+    """Return the distances between two heads over every sequence of ``space``.
+
+    The heads may differ in qk_dim and pos_dim.
     """
     qk_cosine, value_cosine = circuit_similarity(first, second, space)
     scores = [qk_between_places(head, space) for head in (first, second)]
     values = [values_at_places(head, space) for head in (first, second)]
     size = max(1, _SCORES_AT_ONCE // space.num_positions**2)
-    total = 0.0
-    largest = 0.0
-    largest_output = 0.0
+    attention_sum = 0.0
+    attention_max = 0.0
+    output_max = 0.0
     num_queries = 0
     for block in space.blocks(size):
         place = space.place_of(block)
         letters = block.real.copy()
         letters[:, : int(space.has_cls)] = False
         weights = [_weights(table, space, block) for table in scores]
-        apart = divergence(*weights)[letters] / np.log(2)  # padding is NaN
+        divergences = divergence(*weights)[letters] / np.log(2)  # padding is NaN
         outputs = [weight @ value[place] for weight, value in zip(weights, values, strict=True)]
-        total = total + float(apart.sum())
-        largest = max(largest, float(apart.max()))
-        largest_output = max(largest_output, float(np.abs(outputs[0] - outputs[1])[letters].max()))
-        num_queries += len(apart)
+        differences = np.abs(outputs[0] - outputs[1])[letters]
+        attention_sum = attention_sum + float(divergences.sum())
+        attention_max = max(attention_max, float(divergences.max()))
+        output_max = max(output_max, float(differences.max()))
+        num_queries += len(divergences)
     return HeadDistance(
-        attention_mean=total / num_queries,
-        attention_max=largest,
-        output_max=largest_output,
+        attention_mean=attention_sum / num_queries,
+        attention_max=attention_max,
+        output_max=output_max,
         qk_cosine=qk_cosine,
         value_cosine=value_cosine,
     )
@@ -108,12 +109,19 @@ def _weights(
 
 
 def cosine(first: Float[np.ndarray, "*entries"], second: Float[np.ndarray, "*entries"]) -> float:
-    """Of the entries of two arrays of one shape, from -1 to 1; 1 for two arrays of zeros, 0 for
-    one.
+    """Return the cosine of two arrays of equal shape, from -1 to 1.
+
+    The cosine of two arrays of zeros is 1, and 0 if only one array is zero.
     """
-    first, second = (each / (np.abs(each).max(initial=0.0) or 1.0) for each in (first, second))
+    first = _scaled(first)
+    second = _scaled(second)
     lengths = np.linalg.norm(first), np.linalg.norm(second)
     if not all(lengths):
         return float(lengths[0] == lengths[1])
-    # Normalised first: the product of two long vectors could overflow.
+    # Normalise first: the product of two long vectors could overflow.
     return float(np.clip(np.vdot(first / lengths[0], second / lengths[1]), -1.0, 1.0))
+
+
+def _scaled(entries: np.ndarray) -> np.ndarray:
+    """Divide an array by its largest magnitude; zeros stay zeros."""
+    return entries / (np.abs(entries).max(initial=0.0) or 1.0)

@@ -38,19 +38,19 @@ FACT_PAIRS = list(FACTS_DICT.items())
 
 
 LookupSample: TypeAlias = dict[str, Any]
-"""``enc_input`` (five tokens), ``dec_target`` (the value and ``[EOS]``) and ``query_val_id`` (the
-value).
-"""
+"""``enc_input`` (five tokens), ``dec_target`` (value and ``[EOS]``), ``query_val_id`` (value)."""
 
 
 def generate_synthetic_data(num_samples: int) -> list[LookupSample]:
-    """Draw examples with numpy's global generator: ``NAME``, then ``COLOR``, key, ``ITEM``, value
-    in a random order.
+    """Draw examples with NumPy's global generator.
+
+    A context is ``NAME``, followed by ``COLOR``, key, ``ITEM`` and value in a random order.
     """
     require_positive(num_samples=num_samples)
     samples: list[LookupSample] = []
     for _ in range(num_samples):
-        key, value = FACT_PAIRS[np.random.randint(len(FACT_PAIRS))]  # noqa: NPY002 - the seed's generator
+        # The seed draws from NumPy's global generator.
+        key, value = FACT_PAIRS[np.random.randint(len(FACT_PAIRS))]  # noqa: NPY002
         fact = [VOCAB["COLOR"], key, VOCAB["ITEM"], value]
         np.random.shuffle(fact)  # noqa: NPY002
         enc_input = torch.tensor([VOCAB["NAME"], *fact])
@@ -60,8 +60,9 @@ def generate_synthetic_data(num_samples: int) -> list[LookupSample]:
 
 
 class LookupDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """(enc_input, dec_input, true_target), where dec_input is the target shifted right, starting
-    with ``[SOS]``.
+    """Items (enc_input, dec_input, true_target).
+
+    dec_input is the target shifted right, starting with ``[SOS]``.
     """
 
     def __init__(self, data: Sequence[LookupSample]) -> None:
@@ -72,20 +73,18 @@ class LookupDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
 
     def __getitem__(self, idx: int) -> tuple[Tensor, Tensor, Tensor]:
         target = self.data[idx]["dec_target"]
-        return (
-            self.data[idx]["enc_input"],
-            torch.cat([target.new_tensor([SOS]), target[:-1]]),
-            target,
-        )
+        dec_input = torch.cat([target.new_tensor([SOS]), target[:-1]])
+        return self.data[idx]["enc_input"], dec_input, target
 
 
 def collate_fn(batch: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """enc_inputs, dec_inputs, dec_targets padded with ``[PAD]``, src_padding_mask, tgt_padding_mask
-    (True: padding).
+    """Pad enc_inputs, dec_inputs and dec_targets with ``[PAD]``, and add two padding masks.
+
+    src_padding_mask and tgt_padding_mask are True for padding.
     """
     enc_inputs, dec_inputs, dec_targets = (
-        pad_sequence([parts[place] for parts in batch], batch_first=True, padding_value=PAD)
-        for place in range(3)
+        pad_sequence([item[part] for item in batch], batch_first=True, padding_value=PAD)
+        for part in range(3)
     )
     return enc_inputs, dec_inputs, dec_targets, enc_inputs == PAD, dec_inputs == PAD
 
@@ -99,8 +98,8 @@ def train_model(
 ) -> History:
     """Train with Adam, and end with the weights of the epoch with the lowest validation loss.
 
-    Arguments, result and errors as for :func:`~glassformer.labs.loaders.train_epochs`; an example
-    is right if all its tokens are.
+    See :func:`~glassformer.labs.loaders.train_epochs` for arguments, result and errors. An example
+    is right if all its tokens are right.
     """
     return train_epochs(
         model,
@@ -117,8 +116,9 @@ def train_model(
 def greedy_decode(
     model: CrossAttentionLookupModel, enc_input: Int[Tensor, "batch source"], max_len: int
 ) -> Int64[Tensor, "batch token"]:
-    """At most ``max_len`` tokens for each context, up to ``[EOS]``, as
-    :func:`glassformer.generation.greedy_decode`.
+    """Return at most ``max_len`` tokens for each context, up to ``[EOS]``.
+
+    See :func:`glassformer.generation.greedy_decode`.
     """
     return decode(model.network, enc_input, max_len, SOS, EOS)
 
@@ -128,16 +128,17 @@ def plot_cross_attention(
     enc_tokens: Sequence[str] | Sequence[int] | Tensor,
     dec_tokens: Sequence[str] | Sequence[int] | Tensor,
 ) -> None:
-    """Show a heat map, a panel for each head: encoder tokens on the X axis, decoder tokens on the Y
-    axis.
-    """
+    """Show a heat map for each head: encoder tokens on the X axis, decoder tokens on the Y axis."""
     weights = torch.as_tensor(attention_matrix).detach().cpu().double()
-    one_head = weights.dim() == 2
+    head_names: tuple[str, ...] = ()
+    if weights.dim() == 2:
+        weights = weights[None]
+        head_names = ("",)
     figure = cross_attention(
-        (weights[None] if one_head else weights).numpy(),
+        weights.numpy(),
         token_words(enc_tokens),
         token_words(dec_tokens),
-        head_names=("",) if one_head else (),
+        head_names=head_names,
         figure=plt.figure(),
     )
     plt.show()
@@ -146,7 +147,7 @@ def plot_cross_attention(
 
 
 def token_words(tokens: Sequence[str] | Sequence[int] | Tensor) -> list[str]:
-    """The word of each token; words stay as they are."""
+    """Return the word of each token; words stay unchanged."""
     listed: list[str | int] = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
     return [token if isinstance(token, str) else ID_TO_TOKEN[token] for token in listed]
 

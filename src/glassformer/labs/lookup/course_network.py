@@ -1,7 +1,6 @@
-"""The seed's encoder-decoder under the seed's names, made of ``glassformer.layers``.
+"""The seed's encoder-decoder under the seed's names, built from ``glassformer.layers``.
 
-The seed marks padding with True, the library marks what is real; masks are inverted where they
-enter.
+Masks are inverted on entry: the seed marks padding with True, the library marks real tokens.
 """
 
 import torch
@@ -19,12 +18,13 @@ from glassformer.layers.positions import SinusoidalPositions
 from glassformer.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 _NORM_EPS = 1e-5
-"""Added to the variance in LayerNorm, as torch does."""
+"""Number added to the variance in LayerNorm, torch's default."""
 
 
 class MultiHeadAttention(GroupedQueryAttention):
-    """``forward(x)`` is self-attention, ``forward(x, source)`` cross-attention; causal if
-    ``masked``.
+    """Self-attention in ``forward(x)``, cross-attention in ``forward(x, source)``.
+
+    With ``masked`` it is causal.
     """
 
     def __init__(self, d_model: int, num_heads: int, *, masked: bool = False) -> None:
@@ -75,9 +75,7 @@ class DecoderLayer(Block):
 
 
 class _Stack(nn.Module):
-    """Token embeddings times ``sqrt(d_model)``, with sinusoidal positions or without, and
-    ``num_layers`` layers.
-    """
+    """Scaled token embeddings, sinusoidal positions if ``positions``, and ``num_layers`` layers."""
 
     layer: type[EncoderLayer] | type[DecoderLayer]
     positions = False
@@ -103,7 +101,7 @@ class _Stack(nn.Module):
         self.max_seq_len = max_seq_len
 
     def embed(self, name: str, tokens: Tensor) -> Tensor:
-        """The scaled embeddings of ``tokens``, which errors call ``name``."""
+        """Return embeddings times ``sqrt(d_model)``; errors call the tokens ``name``."""
         check_tokens(tokens, self.max_seq_len, name=name)
         return look_up(self.embedding, name, tokens) * self.embedding.embedding_dim**0.5
 
@@ -118,7 +116,7 @@ class Encoder(_Stack):
         enc_input: Int[Tensor, "batch source"],
         src_padding_mask: Bool[Tensor, "batch source"] | None = None,
     ) -> Float[Tensor, "batch source d_model"]:
-        """One vector for each token. Without a mask, padding is ``enc_input == 0``."""
+        """Return a vector for each token. Without a mask, padding is ``enc_input == 0``."""
         x = self.dropout(self.embed("enc_input", enc_input))
         for layer in self.layers:
             x = layer(x, key_padding=_real(enc_input, src_padding_mask))
@@ -138,18 +136,16 @@ class Decoder(_Stack):
         src_padding_mask: Bool[Tensor, "batch source"] | None = None,
         tgt_padding_mask: Bool[Tensor, "batch target"] | None = None,
     ) -> Float[Tensor, "batch target d_model"]:
-        """One vector for each target position. Without masks the context has no padding, the
-        target's is 0.
+        """Return a vector for each target position.
+
+        Without ``src_padding_mask``, the context has no padding. Without ``tgt_padding_mask``,
+        padding is ``dec_input == 0``.
         """
         x = self.dropout(self.pos_encoding(self.embed("dec_input", dec_input)))
-        if src_padding_mask is None:
-            read = None
-        else:
-            read = unless_all(~src_padding_mask)
+        memory_real = None if src_padding_mask is None else unless_all(~src_padding_mask)
         for layer in self.layers:
-            x = layer(
-                x, enc_output, key_padding=_real(dec_input, tgt_padding_mask), memory_padding=read
-            )
+            real = _real(dec_input, tgt_padding_mask)
+            x = layer(x, enc_output, key_padding=real, memory_padding=memory_real)
         return x
 
 
@@ -192,20 +188,16 @@ class CrossAttentionLookupModel(nn.Module):
         src_padding_mask: Bool[Tensor, "batch source"] | None = None,
         tgt_padding_mask: Bool[Tensor, "batch target"] | None = None,
     ) -> Float[Tensor, "batch target vocab_size"]:
-        """Logits of the token after each position of ``dec_input``. Without masks, padding is what
-        equals 0.
-        """
+        """Return logits of the token after each position; without masks, token 0 is padding."""
         memory = self.encoder(enc_input, src_padding_mask)
         if src_padding_mask is None:
             src_padding_mask = enc_input == PAD
-        else:
-            src_padding_mask = src_padding_mask
         return self.projection(self.decoder(dec_input, memory, src_padding_mask, tgt_padding_mask))
 
     @property
     def network(self) -> EncoderDecoder:
-        """The library's encoder-decoder with these very weights: it computes the same logits."""
-        with torch.device("meta"):  # no memory and no random numbers for what is replaced at once
+        """The library's encoder-decoder with shared weights and the same logits."""
+        with torch.device("meta"):  # the modules are replaced: no memory, no random numbers
             network = EncoderDecoder(self.config)
         network.source_embeddings = nn.ModuleList([self.encoder.embedding])
         network.encoder_layers = self.encoder.layers

@@ -1,6 +1,4 @@
-"""The course text "sentiment": an encoder that tells praise from blame, on its toy set and on real
-sentences.
-"""
+"""The course's sentiment lab: an encoder that tells positive from negative sentences."""
 
 from glassformer.labs.sentiment.course import FeedForward as FeedForward
 from glassformer.labs.sentiment.course import LayerNorm as LayerNorm

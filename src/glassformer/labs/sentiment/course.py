@@ -1,9 +1,8 @@
 """The course's layers and its MiniTransformer, under the course's names.
 
-The attention is written out, since its weights are returned. The layers are those of
-:mod:`glassformer.layers`, and ``MiniTransformer.encoder`` is the
-:class:`~glassformer.models.encoder.Encoder` with the same weights: it computes the same logits with
-the fused kernel, and is what is trained, stored and measured.
+Attention is written out, because it returns its weights. ``MiniTransformer.encoder`` is an
+:class:`~glassformer.models.encoder.Encoder` that shares the model's weights. It computes the same
+logits with the fused kernel; training, storage and measurements use it.
 """
 
 import torch
@@ -34,16 +33,14 @@ class TokenEmbedding(nn.Module):
 
 
 class PositionalEncoding(SinusoidalPositions):
-    """Adds sines and cosines of the position, see
-    :class:`~glassformer.layers.positions.SinusoidalPositions`.
-    """
+    """Sinusoidal positions, see :class:`~glassformer.layers.positions.SinusoidalPositions`."""
 
     def __init__(self, d_model: int, max_length: int = 512) -> None:
         super().__init__(d_model, max_length)
 
     @property
     def pe(self) -> Float[Tensor, "max_length d_model"]:
-        """The table that is added."""
+        """Table of the position vectors."""
         return self.table
 
 
@@ -72,14 +69,17 @@ def scaled_dot_product_attention(
     mask: Tensor | None = None,
     dropout: nn.Dropout | None = None,
 ) -> tuple[Float[Tensor, "*batch query d_v"], Float[Tensor, "*batch query key"]]:
-    """``dropout(weights) V`` and ``weights = softmax(Q K^T / sqrt(d_k))``.
+    """Return ``dropout(weights) V`` and ``weights = softmax(Q K^T / sqrt(d_k))``.
 
     Args:
-        mask: True or 1 where a query (row) may attend to a key (column), False or 0 where not; any
-            shape that broadcasts to ``[..., query, key]``. For padding that is ``real[:, None,
-            None, :]`` with heads. A query without an allowed key gets zeros; in the course it gets
-            the mean of all values.
-        dropout: Applied to the weights; those returned are without it.
+        Q: Queries.
+        K: Keys.
+        V: Values.
+        mask: True or 1 where a query (row) may attend to a key (column), False or 0 elsewhere. Any
+            shape that broadcasts to ``[..., query, key]``; for padding with heads,
+            ``real[:, None, None, :]``. A query without an allowed key gets zeros; in the course it
+            gets the mean of all values.
+        dropout: Applied to the weights. The returned weights are without dropout.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1.
     """
@@ -87,17 +87,14 @@ def scaled_dot_product_attention(
     if mask is None:
         weights = scores.softmax(-1)
     else:
-        hidden = ~as_allowed(mask)
-        weights = (
-            scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-            .softmax(-1)
-            .masked_fill(hidden, 0.0)
-        )
+        masked = ~as_allowed(mask)
+        scores = scores.masked_fill(masked, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(-1).masked_fill(masked, 0.0)
     return (weights if dropout is None else dropout(weights)) @ V, weights
 
 
 class MultiHeadAttention(nn.Module):
-    """``W_o(concatenated heads of attention(W_q(x), W_k(x), W_v(x)))``, each head of width ``d_k``."""
+    """``W_o(heads)`` with ``heads = attention(W_q(x), W_k(x), W_v(x))``, each of width ``d_k``."""
 
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1) -> None:
         super().__init__()
@@ -117,22 +114,21 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[
         Float[Tensor, "batch position d_model"], Float[Tensor, "batch head position position"]
     ]:
-        """The output and the weights; ``mask`` as for :func:`scaled_dot_product_attention`."""
+        """Return output and weights; for ``mask`` see :func:`scaled_dot_product_attention`."""
         Q, K, V = (
-            part(x).unflatten(-1, (self.num_heads, self.d_k)).transpose(1, 2)
-            for part in (self.W_q, self.W_k, self.W_v)
+            project(x).unflatten(-1, (self.num_heads, self.d_k)).transpose(1, 2)
+            for project in (self.W_q, self.W_k, self.W_v)
         )
         heads, weights = scaled_dot_product_attention(Q, K, V, mask, self.dropout)
         return self.W_o(heads.transpose(1, 2).flatten(2)), weights
 
 
 class LayerNorm(nn.Module):
-    """The course's layer normalization, for comparison with torch's, which the models use::
+    """The course's layer normalization, for comparison with torch's, which the models use.
 
-        output = gamma * (x - mean) / (std + eps) + beta        std ** 2 = sum (x - mean) ** 2 /
-        (features - 1)
-
-    Torch divides by ``sqrt(var + 1e-5)`` with ``var = sum (x - mean) ** 2 / features``.
+    The formula is ``gamma * (x - mean) / (std + eps) + beta`` with the unbiased deviation,
+    ``std ** 2 = sum (x - mean) ** 2 / (features - 1)``. Torch divides by ``sqrt(var + 1e-5)`` with
+    ``var = sum (x - mean) ** 2 / features``.
 
     Source: Ba et al. 2016, arXiv 1607.06450; the variant with the unbiased deviation: Rush et al.
     2018, "The Annotated Transformer".
@@ -140,11 +136,11 @@ class LayerNorm(nn.Module):
 
     def __init__(self, features: int, eps: float = 1e-6) -> None:
         super().__init__()
-        if not features >= 2:
+        if features < 2:
             raise InputError(
                 got=f"features = {features}",
                 expected="at least 2",
-                fix="One number has no deviation from its mean.",
+                fix="Use more features: a single number has no deviation from its mean.",
             )
         require_above_zero(eps=eps)
         self.gamma = nn.Parameter(torch.ones(features))
@@ -152,7 +148,7 @@ class LayerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
-        """Normalise every position on its own."""
+        """Normalise each position separately."""
         mean = x.mean(-1, keepdim=True)
         std = x.std(-1, keepdim=True)
         return self.gamma * (x - mean) / (std + self.eps) + self.beta
@@ -169,7 +165,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Apply the network to every position on its own."""
+        """Apply the network to each position separately."""
         return self.linear2(self.dropout(self.linear1(x).relu()))
 
 
@@ -193,35 +189,39 @@ class TransformerBlock(nn.Module):
     ) -> tuple[
         Float[Tensor, "batch position d_model"], Float[Tensor, "batch head position position"]
     ]:
-        """The output and the attention weights; ``mask`` as for :class:`MultiHeadAttention`."""
+        """Return output and weights; for ``mask`` see :func:`scaled_dot_product_attention`."""
         attended, weights = self.attention(x, mask)
         x = self.norm1(x + self.dropout(attended))
         return self.norm2(x + self.dropout(self.feed_forward(x))), weights
 
     def as_layer(self) -> Block:
-        """The layer with the same weights and the same output: training one trains the other."""
-        ours = self.attention
-        width = self.attention.d_model
-        dropout = self.dropout.p
-        with torch.device("meta"):  # no memory and no random numbers for what is replaced
+        """Return the library's block with shared weights and the same output."""
+        course_attention = self.attention
+        d_model = course_attention.d_model
+        d_ff = self.feed_forward.linear1.out_features
+        with torch.device("meta"):  # the modules are replaced: no memory, no random numbers
             attention = GroupedQueryAttention(
-                width, ours.num_heads, ours.d_k, causal=False, bias=True, dropout=ours.dropout.p
+                d_model,
+                course_attention.num_heads,
+                course_attention.d_k,
+                causal=False,
+                bias=True,
+                dropout=course_attention.dropout.p,
             )
-            inside = self.feed_forward.linear1.out_features
-            ffn = MLP(width, inside, "relu", self.feed_forward.dropout.p)
+            ffn = MLP(d_model, d_ff, "relu", self.feed_forward.dropout.p)
             layer = Block(
-                width,
+                d_model,
                 attention,
                 ffn,
                 self.norm1.eps,
                 norm="layer",
                 norm_place="sum",
-                dropout=dropout,
+                dropout=self.dropout.p,
             )
-        attention.query = ours.W_q
-        attention.key = ours.W_k
-        attention.value = ours.W_v
-        attention.output = ours.W_o
+        attention.query = course_attention.W_q
+        attention.key = course_attention.W_k
+        attention.value = course_attention.W_v
+        attention.output = course_attention.W_o
         ffn.up = self.feed_forward.linear1
         ffn.down = self.feed_forward.linear2
         layer.attention_norm = self.norm1
@@ -232,10 +232,9 @@ class TransformerBlock(nn.Module):
 class MiniTransformer(nn.Module):
     """The course's classifier: embeddings, blocks, a norm, the mean over positions, a linear head.
 
-    Unlike the course's, it leaves padding (id 0) out of attention and of the mean;
-    ``attention_mask = torch.ones_like(input_ids)`` gives what the course computes. It is
-    initialised as the
-    :class:`~glassformer.models.encoder.Encoder` of ``config`` is.
+    Unlike the course's model, it leaves padding (id 0) out of attention and of the mean; the course
+    computes the result for ``attention_mask = torch.ones_like(input_ids)``. Initial weights are
+    drawn as for the :class:`~glassformer.models.encoder.Encoder` of ``config``.
     """
 
     def __init__(
@@ -267,10 +266,10 @@ class MiniTransformer(nn.Module):
     ) -> tuple[
         Float[Tensor, "batch num_classes"], list[Float[Tensor, "batch head position position"]]
     ]:
-        """Logits, and the attention weights of each block.
+        """Return logits, and the attention weights of each block.
 
-        ``attention_mask`` is ``[batch, position]``, True or 1 where a token is real; ``input_ids !=
-        0`` when None.
+        ``attention_mask`` is ``[batch, position]``, True or 1 where a token is real. Default:
+        ``input_ids != 0``.
         """
         if attention_mask is None:
             real = input_ids != self.config.pad_id
@@ -289,7 +288,7 @@ class MiniTransformer(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder with the same weights and the same logits: training one trains the other."""
+        """The library's encoder with shared weights and the same logits."""
         with torch.device("meta"):
             encoder = Encoder(self.config)
         encoder.embedding = self.embeddings.token_embedding.embedding
@@ -305,14 +304,12 @@ class MiniTransformer(nn.Module):
 
 
 def as_allowed(mask: Tensor) -> Bool[Tensor, "*shape"]:
-    """A mask of booleans, or of 0 and 1, as booleans. A mask that is added to the scores is
-    refused.
-    """
+    """Convert a mask of booleans, or of 0 and 1, to booleans; refuse an additive mask."""
     allowed = mask.bool()
     if not bool((allowed == mask).all()):
         raise InputError(
             got="a mask with numbers other than 0 and 1",
             expected="True or 1 where attention is allowed, False or 0 where it is not",
-            fix="Turn one that is added to the scores into booleans with mask == 0.",
+            fix="Convert a mask that is added to the scores by mask == 0.",
         )
     return allowed

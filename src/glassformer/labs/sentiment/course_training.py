@@ -1,6 +1,4 @@
-"""The course's tokenizer and data set, its training, its view of attention, and its count of
-operations.
-"""
+"""The course's tokenizer, data set, training, view of attention, and count of operations."""
 
 from collections.abc import Iterable, Sequence
 from operator import index
@@ -24,12 +22,11 @@ from glassformer.training import Batch
 
 
 class SimpleTokenizer:
-    """The course's tokenizer: a :class:`~glassformer.data.tokenizer.WordTokenizer` that pads what
-    it encodes.
+    """The course's tokenizer, a :class:`~glassformer.data.tokenizer.WordTokenizer` with padding.
 
-    Words and punctuation marks are separate tokens, so "movie!" contains the word "movie". Ids: 0
-    is padding, 1 an unknown word, 2 starts every text, and the most frequent words follow from 3
-    on, ``vocab_size`` ids at most.
+    Words and punctuation marks are separate tokens, so "movie!" contains the word "movie". Id 0 is
+    padding, 1 an unknown word, and 2 starts every text. The most frequent words follow from 3 on,
+    up to ``vocab_size`` ids in all.
     """
 
     pad_token = PAD
@@ -47,9 +44,9 @@ class SimpleTokenizer:
         """The library's tokenizer with this vocabulary, which does not pad."""
         if self._words is None:
             raise InputError(
-                "a tokenizer without vocabulary",
-                "one that has seen texts",
-                "Call build_vocab(texts).",
+                got="a tokenizer without vocabulary",
+                expected="a tokenizer that has seen texts",
+                fix="Call build_vocab(texts).",
             )
         return self._words
 
@@ -60,17 +57,17 @@ class SimpleTokenizer:
         self.inverse_vocab = {index: token for token, index in self.vocab.items()}
 
     def clean_text(self, text: str) -> str:
-        """``text`` in lower case, with single spaces, and none at its ends."""
+        """Return ``text`` in lower case, with single spaces between words only."""
         require_text(text)
         return " ".join(text.lower().split())
 
     def tokenize(self, text: str, max_length: int = 128) -> list[int]:
-        """``max_length`` ids: 2, the first words of ``text``, then padding."""
+        """Return ``max_length`` ids: 2, the first words of ``text``, then padding."""
         ids = self.words.encode(text, max_length)
         return ids + [PAD_ID] * (max_length - len(ids))
 
     def decode(self, indices: Sequence[int]) -> str:
-        """The words of ``indices``, without padding, ``<CLS>`` and ids outside the vocabulary."""
+        """Return the words of ``indices``, without padding, ``<CLS>`` and unknown ids."""
         return self.words.decode([index for index in indices if index in self.inverse_vocab])
 
 
@@ -99,7 +96,7 @@ class SentimentDataset(Dataset[dict[str, Tensor]]):
         return len(self.texts)
 
     def __getitem__(self, idx: int) -> dict[str, Tensor]:
-        """``{"input_ids": int64 [max_length], "labels": int64 []}``."""
+        """Return ``{"input_ids": int64 [max_length], "labels": int64 []}``."""
         ids = self.tokenizer.tokenize(self.texts[idx], max_length=self.max_length)
         return {"input_ids": torch.tensor(ids), "labels": torch.tensor(self.labels[idx])}
 
@@ -115,18 +112,22 @@ def train_transformer(
 
     The optimizer is AdamW with a weight decay of 0.01 on matrices, at a constant rate. The course
     suggests Adam with ``weight_decay=0.01``, which adds the decay to the gradient instead.
-    ``model`` is a
-    :class:`~glassformer.labs.sentiment.course.MiniTransformer`, or maps ``input_ids`` to logits
-    ``[batch, class]``, alone or first in a tuple. The loaders are those of a
-    :class:`SentimentDataset`.
+
+    Args:
+        model: A :class:`~glassformer.labs.sentiment.course.MiniTransformer`, or a module that maps
+            ``input_ids`` to logits ``[batch, class]``, alone or first in a tuple.
+        train_loader: Training batches of a :class:`SentimentDataset`.
+        val_loader: Validation batches of a :class:`SentimentDataset`.
+        num_epochs: Number of passes over the training batches.
+        learning_rate: Constant learning rate.
 
     Returns:
-        As :func:`~glassformer.labs.loaders.train_epochs`, accuracies in percent.
+        The history of :func:`~glassformer.labs.loaders.train_epochs`, with accuracies in percent.
     """
+    # The encoder shares the model's weights, and does not compute the attention weights.
+    trained = model.encoder if isinstance(model, MiniTransformer) else model
     history = train_epochs(
-        model.encoder
-        if isinstance(model, MiniTransformer)
-        else model,  # without computing the attention weights
+        trained,
         train_loader,
         val_loader,
         named=dict,
@@ -151,9 +152,7 @@ def _cross_entropy(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 def visualize_attention(
     model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int = 16
 ) -> None:
-    """Show :func:`draw_attention_grid` with pyplot, and print the prediction: class 1 is positive,
-    0 negative.
-    """
+    """Show :func:`draw_attention_grid` with pyplot, and print the prediction (1 is positive)."""
     figure, probabilities = _attention_of(model, tokenizer, text, max_length)
     plt.show()
     if not plt.isinteractive():
@@ -171,12 +170,16 @@ def visualize_attention(
 def draw_attention_grid(
     model: nn.Module, tokenizer: SimpleTokenizer, text: str, max_length: int = 16
 ) -> Figure:
-    """The attention of one text: a row of panels for each layer, a panel for each of its first four
-    heads.
+    """Draw the attention of one text: a row of panels per layer, with its first four heads.
 
     A row of a panel is a query and sums to 1. All panels share one scale, from 0 to the largest
-    weight shown. ``max_length`` is the most tokens read. ``model`` returns logits and weights
-    ``[batch, head, query, key]`` by layer.
+    weight shown.
+
+    Args:
+        model: Returns logits, and weights ``[batch, head, query, key]`` by layer.
+        tokenizer: Tokenizer of the model.
+        text: Text to read.
+        max_length: Maximum number of tokens to read.
     """
     return _attention_of(model, tokenizer, text, max_length)[0]
 
@@ -189,10 +192,8 @@ def _attention_of(
     logits, weights = model.eval()(torch.tensor([ids], device=next(model.parameters()).device))
     layers = [layer[0, :4].float().cpu().numpy() for layer in weights]
     names = tokenizer.words.pieces(ids)
-    title = shown(_line(text))
-    return attention_grid(layers, names, title=title, figure=plt.figure()), logits[
-        0
-    ].float().softmax(-1).cpu()
+    figure = attention_grid(layers, names, title=shown(_line(text)), figure=plt.figure())
+    return figure, logits[0].float().softmax(-1).cpu()
 
 
 def _line(text: str) -> str:
@@ -202,7 +203,7 @@ def _line(text: str) -> str:
 def analyze_complexity(
     d_model: int, sequence_length: int, num_heads: int, d_ff: int
 ) -> dict[str, int]:
-    """Operations of one block on one text: the course's count, and those that are executed::
+    """Count operations of a block on one text: by the course's formulas, and as executed::
 
         attention             sequence_length ** 2 * d_model
         feedforward           sequence_length * d_model * d_ff
@@ -212,9 +213,9 @@ def analyze_complexity(
         executed_feedforward  4 sequence_length d_model d_ff
         executed_total        their sum
 
-    The course counts one of the two products of each part, a multiplication with its addition as
-    one operation, and no projections. Both counts give the same length at which attention overtakes
-    the feed-forward network, d_ff.
+    The course counts one of the two products of each part, counts a multiplication and its addition
+    as one operation, and leaves out the projections. By both counts, attention overtakes the
+    feed-forward network at a length of d_ff.
     """
     require_positive(
         d_model=d_model, sequence_length=sequence_length, num_heads=num_heads, d_ff=d_ff
@@ -235,11 +236,14 @@ def analyze_complexity(
 
 
 def overtakes(d_model: int, d_ff: int, *, with_projections: bool = False) -> int:
-    """The shortest text of n tokens for which attention takes more operations than the feed-forward
-    network::
+    """Return the smallest n of tokens at which attention exceeds the feed-forward network.
 
-    4 n ** 2 d_model > 4 n d_model d_ff                        from n = d_ff + 1 on
-    4 n ** 2 d_model + 8 n d_model ** 2 > 4 n d_model d_ff     from n = d_ff - 2 d_model + 1 on,
-    with projections
+    Operations of the two, without and with the projections::
+
+        4 n ** 2 d_model > 4 n d_model d_ff                      from n = d_ff + 1
+        4 n ** 2 d_model + 8 n d_model ** 2 > 4 n d_model d_ff   from n = d_ff - 2 d_model + 1
     """
-    return max(1, d_ff + 1 - (2 * d_model if with_projections else 0))
+    length = d_ff + 1
+    if with_projections:
+        length -= 2 * d_model
+    return max(1, length)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
@@ -38,9 +38,7 @@ _LEFT = 0.75
 _GAP = 0.36
 _CAPTION = 0.3
 _LINE = 0.165
-"""Inches: of a box, left of it, between two boxes, above boxes in a frame, and of a line of
-details.
-"""
+"""Sizes in inches: a box, the space left of it, the gap between boxes, captions, lines of text."""
 
 _ROUND = "round,pad=0,rounding_size=0.06"
 _SEES = "every token sees every real token"
@@ -48,28 +46,31 @@ _SEES = "every token sees every real token"
 
 @dataclass(frozen=True)
 class Part:
-    """One step of a model's computation: a box, or a residual sum over the last ``skips`` boxes."""
+    """A step of a model's computation: a box, or a residual sum over the last ``skips`` boxes."""
 
     name: str
     kind: Kind
-    details: tuple[str, ...] = ()  # lines below the name
-    parameters: int = 0  # of all repetitions together
+    details: tuple[str, ...] = ()
+    """Lines below the name."""
+    parameters: int = 0
+    """Number of parameters in all blocks together."""
     output_shape: str = ""
     skips: int = 0
-    times: int = 1  # the number of blocks that have it
-    block: str = ""  # the caption of its block's frame, which neighbours share; "" for none
+    times: int = 1
+    """Number of blocks with this part."""
+    block: str = ""
+    """Caption of the frame around the block; "" for a part outside of blocks."""
 
 
 def architecture(model: Encoder) -> Figure:
-    """The whole encoder from tokens to logits with its sizes; equal blocks are drawn once."""
+    """Draw the whole encoder from tokens to logits with its sizes; equal blocks are drawn once."""
     parts = whole(model)
-    return draw(
-        parts, f"{type(model).__name__}: {sum(part.parameters for part in parts):,} parameters"
-    )
+    total = sum(part.parameters for part in parts)
+    return draw(parts, f"{type(model).__name__}: {total:,} parameters")
 
 
 def block(model: Encoder, layer: int = 0) -> Figure:
-    """Block ``layer``, from 0, part by part, with its residual paths and the shapes between parts."""
+    """Draw the parts of block ``layer``, from 0, with residual paths and all shapes."""
     parts = one_block(model, layer)
     count = len(model.layers)
     total = sum(part.parameters for part in parts)
@@ -77,74 +78,77 @@ def block(model: Encoder, layer: int = 0) -> Figure:
 
 
 def whole(model: Encoder) -> list[Part]:
-    """The parts of an encoder in order; their parameters add up to the model's."""
+    """List the parts of an encoder in order; their parameters add up to the model's."""
     layers = _blocks(model)
+    stream = f"[batch, position, {model.config.hidden_dim}]"
+    parts = _embedding_parts(model, stream)
+    if layers:
+        parts += _all_blocks(model, layers, stream)
+    parts += _norm([model.final_norm], stream, "Last ")
+    return parts + _head_parts(model)
+
+
+def _embedding_parts(model: Encoder, stream: str) -> list[Part]:
     config = model.config
-    width = model.config.hidden_dim
-    stream = f"[batch, position, {width}]"
-    vector = f"[batch, {width}]"
+    width = config.hidden_dim
     scale = f", times sqrt({width})" if config.scale_embeddings else ""
     size = f"{config.vocab_size:,} x {width}{scale}"
+    limit = f"at most {config.max_seq_len:,}"
     parts = [
-        Part(
-            "Tokens", "data", (f"at most {config.max_seq_len:,}",), output_shape="[batch, position]"
-        ),
+        Part("Tokens", "data", (limit,), output_shape="[batch, position]"),
         Part("Token embedding", "embedding", (size,), _count(model.embedding), stream),
     ]
     if model.positions is not None:
-        if isinstance(model.positions, nn.Embedding):
-            kind = "learned"
-        else:
-            kind = "sines and cosines"
+        is_learned = isinstance(model.positions, nn.Embedding)
+        kind = "learned" if is_learned else "sines and cosines"
         size = f"{kind}, {config.max_seq_len:,} x {width}, added"
         parts.append(Part("Positions", "embedding", (size,), _count(model.positions), stream))
     if model.token_types is not None:
         size = f"{config.token_types} x {width}, added"
         parts.append(Part("Token types", "embedding", (size,), _count(model.token_types), stream))
-    parts += _norm([model.embedding_norm], stream, "Embedding ")
-    if layers:
-        first = layers[0]
-        times = len(layers)
-        heads = f"{first.attention.num_heads} heads of {first.attention.head_dim}"
-        counts = (
-            _count(*(layer.attention for layer in layers)),
-            _count(*(layer.ffn for layer in layers)),
-        )
-        ffn = (f"{width} → {config.ff_dim} → {width}, {_ACTIVATIONS[config.activation]}",)
-        halves = [
-            [Part("Attention", "attention", (heads, _SEES), counts[0], stream)],
-            [Part("Feed-forward", "feed-forward", ffn, counts[1], stream)],
-        ]
-        if times > 1:
-            caption = f"{times} blocks, one after another"
-        else:
-            caption = "1 block"
-        parts += [
-            replace(part, times=times, block=caption) for part in _with_residuals(layers, halves)
-        ]
-    parts += _norm([model.final_norm], stream, "Last ")
-    parts.append(Part("Pooling", "head", (_POOLED[config.pooling],), output_shape=vector))
-    if model.classifier is None:
-        return [*parts, Part("Text vector", "data", ("no classification head",))]
-    classes = model.classifier.out_features
-    head = Part(
-        "Head",
-        "head",
-        (f"{width} → {classes} classes",),
-        _count(model.classifier),
-        f"[batch, {classes}]",
+    return parts + _norm([model.embedding_norm], stream, "Embedding ")
+
+
+def _all_blocks(model: Encoder, layers: Sequence[Block], stream: str) -> list[Part]:
+    """List the parts of equal blocks, which are drawn once."""
+    config = model.config
+    width = config.hidden_dim
+    attention: Any = layers[0].attention
+    heads = f"{attention.num_heads} heads of {attention.head_dim}"
+    num_attention = _count(*(layer.attention for layer in layers))
+    num_ffn = _count(*(layer.ffn for layer in layers))
+    ffn = f"{width} → {config.ff_dim} → {width}, {_ACTIVATIONS[config.activation]}"
+    halves = [
+        [Part("Attention", "attention", (heads, _SEES), num_attention, stream)],
+        [Part("Feed-forward", "feed-forward", (ffn,), num_ffn, stream)],
+    ]
+    times = len(layers)
+    caption = f"{times} blocks, one after another" if times > 1 else "1 block"
+    parts = _with_residuals(layers, halves)
+    return [replace(part, times=times, block=caption) for part in parts]
+
+
+def _head_parts(model: Encoder) -> list[Part]:
+    width = model.config.hidden_dim
+    pooling = Part(
+        "Pooling", "head", (_POOLED[model.config.pooling],), output_shape=f"[batch, {width}]"
     )
-    return [*parts, head, Part("Logits", "data")]
+    if model.classifier is None:
+        return [pooling, Part("Text vector", "data", ("no classification head",))]
+    classes = model.classifier.out_features
+    sizes = f"{width} → {classes} classes"
+    head = Part("Head", "head", (sizes,), _count(model.classifier), f"[batch, {classes}]")
+    return [pooling, head, Part("Logits", "data")]
 
 
 def one_block(model: Encoder, layer: int = 0) -> list[Part]:
-    """The parts of block ``layer``, from 0, in order; their parameters add up to the block's."""
+    """List the parts of block ``layer``, from 0; their parameters add up to the block's."""
     layers = _blocks(model)
     if not 0 <= layer < len(layers):
         raise InputError(
             got=f"layer = {layer}",
             expected=f"0 to {len(layers) - 1}",
-            fix="The first block is 0.",
+            fix="Count blocks from 0.",
         )
     attention = layers[layer].attention
     ffn = layers[layer].ffn
@@ -152,17 +156,16 @@ def one_block(model: Encoder, layer: int = 0) -> list[Part]:
     ff = model.config.ff_dim
     heads = attention.num_heads
     size = attention.head_dim
-    maps = _count(attention.query, attention.key, attention.value)
+    num_qkv = _count(attention.query, attention.key, attention.value)
     stream = f"[batch, position, {width}]"
-    details = f"{width} → {heads} x {size}"
+    sizes = f"{width} → {heads} x {size}"
+    qkv_details = (f"query {sizes}", f"key and value each {sizes}")
+    qkv_shape = f"{heads} x [batch, position, {size}]"
     formula = f"softmax(query · key / {math.sqrt(size):.4g})"
-    each = (f"query {details}", f"key and value each {details}")
     inside = f"[batch, position, {ff}]"
     halves = [
         [
-            Part(
-                "Query, key, value", "attention", each, maps, f"{heads} x [batch, position, {size}]"
-            ),
+            Part("Query, key, value", "attention", qkv_details, num_qkv, qkv_shape),
             Part("Weights", "attention", (formula, _SEES), 0, f"[batch, {heads}, query, key]"),
             Part("Weighted sums of values", "attention", ("heads side by side",), 0, stream),
             Part("Output", "attention", (f"{width} → {width}",), _count(attention.output), stream),
@@ -173,8 +176,9 @@ def one_block(model: Encoder, layer: int = 0) -> list[Part]:
             Part("Down", "feed-forward", (f"{ff} → {width}",), _count(ffn.down), stream),
         ],
     ]
-    begin = Part("Residual stream", "data", output_shape=stream)
-    return [begin, *_with_residuals([layers[layer]], halves), replace(begin, output_shape="")]
+    start = Part("Residual stream", "data", output_shape=stream)
+    end = replace(start, output_shape="")
+    return [start, *_with_residuals([layers[layer]], halves), end]
 
 
 def _blocks(model: Encoder) -> list[Any]:
@@ -188,33 +192,38 @@ def _blocks(model: Encoder) -> list[Any]:
 
 
 def _with_residuals(layers: Sequence[Block], halves: Iterable[list[Part]]) -> list[Part]:
-    """The two halves of a block with their norms and sums."""
+    """List the two halves of a block with their norms and residual sums."""
     pre_norm = layers[0].norm_place == "before"
-    parts = []
-    for half, inner in zip(("attention_norm", "ffn_norm"), halves, strict=True):
-        norm = _norm([getattr(layer, half) for layer in layers], inner[-1].output_shape)
-        within = [*norm, *inner] if pre_norm else inner
-        total = Part("+", "sum", output_shape=inner[-1].output_shape, skips=len(within))
-        parts += [*within, total, *([] if pre_norm else norm)]
+    parts: list[Part] = []
+    for norm_name, inner in zip(("attention_norm", "ffn_norm"), halves, strict=True):
+        shape = inner[-1].output_shape
+        norm = _norm([getattr(layer, norm_name) for layer in layers], shape)
+        if pre_norm:
+            inner = [*norm, *inner]
+        parts += [*inner, Part("+", "sum", output_shape=shape, skips=len(inner))]
+        if not pre_norm:
+            parts += norm
     return parts
 
 
-def _norm(norms: Sequence[nn.Module | None], stream: str, before: str = "") -> list[Part]:
-    found = [norm for norm in norms if norm is not None]
-    if found:
-        return [Part(f"{before}{type(found[0]).__name__}", "norm", (), _count(*found), stream)]
-    return []
+def _norm(modules: Sequence[nn.Module | None], stream: str, prefix: str = "") -> list[Part]:
+    """Return the part of equal norms, or [] if there is none."""
+    norms = [module for module in modules if module is not None]
+    if not norms:
+        return []
+    return [Part(f"{prefix}{type(norms[0]).__name__}", "norm", (), _count(*norms), stream)]
 
 
 def _count(*modules: nn.Module) -> int:
-    return sum(weight.numel() for module in modules for weight in module.parameters())
+    parameters = chain.from_iterable(module.parameters() for module in modules)
+    return sum(parameter.numel() for parameter in parameters)
 
 
 @in_style
 def draw(parts: Sequence[Part], title: str, *, every_shape: bool = False) -> Figure:
-    """Boxes from top to bottom, with residual paths on the left and frames around blocks.
+    """Draw boxes from top to bottom, with residual paths on the left and frames around blocks.
 
-    ``every_shape`` writes every shape, not only those that differ from the previous one.
+    A shape is written where it differs from the previous shape; with ``every_shape``, everywhere.
     """
     places = _places(parts)
     width = _LEFT + _WIDTH + 0.35
@@ -229,14 +238,15 @@ def draw(parts: Sequence[Part], title: str, *, every_shape: bool = False) -> Fig
 
 
 def _places(parts: Sequence[Part]) -> list[tuple[float, float]]:
-    """Top and bottom of each part, in inches from the top."""
+    """Return top and bottom of each part, in inches from the top."""
     places: list[tuple[float, float]] = []
     top = 0.6
     frame = ""
     for part in parts:
         if part.block != frame:
             top += _CAPTION if part.block else 0.16
-        bottom = top + (0.26 if part.kind == "sum" else 0.3 + _LINE * len(part.details))
+        height = 0.26 if part.kind == "sum" else 0.3 + _LINE * len(part.details)
+        bottom = top + height
         places.append((top, bottom))
         top = bottom + _GAP
         frame = part.block
@@ -251,33 +261,33 @@ def _draw_column(
     for (part, (_, bottom)), (_, (top, _)) in pairwise(column):
         _arrow(ax, (middle, bottom), (middle, top))
         if part.output_shape != shape or every_shape:
-            # At the end of the arrow without a frame's edge.
+            # At the end of the arrow that no frame's edge crosses.
             height = top - _GAP / 2 if part.block else bottom + _GAP / 2
             ax.text(middle + 0.12, height, part.output_shape, size=8, va="center", color="#404040")
         shape = part.output_shape
     for index, (part, (top, bottom)) in enumerate(column):
         _draw_part(ax, part, left, top, bottom)
         if part.kind == "sum":
-            start = column[index - part.skips][1][0] - 0.13
-            end = (top + bottom) / 2
-            aside = left - 0.22
-            ax.plot(
-                [middle, aside, aside], [start, start, end], color=RED, lw=1.4, ls=(0, (5, 1.5))
-            )
-            _arrow(ax, (aside, end), (middle - 0.13, end), RED)
-            ax.text(
-                aside - 0.07, end - 0.04, "residual", size=8, rotation=90, ha="right", va="bottom"
-            )
-    for caption, framed in groupby(column, lambda item: item[0].block):
+            skipped_top = column[index - part.skips][1][0]
+            _draw_residual(ax, left, skipped_top - 0.13, (top + bottom) / 2)
+    for caption, group in groupby(column, lambda item: item[0].block):
         if caption:
-            inside = list(framed)
-            _draw_frame(
-                ax, caption, inside[0][1][0] - _CAPTION - 0.06, inside[-1][1][1] + 0.12, left
-            )
+            places = [place for _, place in group]
+            frame_top = places[0][0] - _CAPTION - 0.06
+            _draw_frame(ax, caption, frame_top, places[-1][1] + 0.12, left)
+
+
+def _draw_residual(ax: Axes, left: float, start: float, end: float) -> None:
+    """Draw a residual path left of the boxes, between two heights."""
+    middle = left + _WIDTH / 2
+    x = left - 0.22
+    ax.plot([middle, x, x], [start, start, end], color=RED, lw=1.4, ls=(0, (5, 1.5)))
+    _arrow(ax, (x, end), (middle - 0.13, end), RED)
+    ax.text(x - 0.07, end - 0.04, "residual", size=8, rotation=90, ha="right", va="bottom")
 
 
 def _draw_part(ax: Axes, part: Part, left: float, top: float, bottom: float) -> None:
-    ground: dict[str, Any] = {
+    box: dict[str, Any] = {
         "facecolor": _GROUND[part.kind],
         "edgecolor": "black",
         "lw": 0.9,
@@ -285,14 +295,15 @@ def _draw_part(ax: Axes, part: Part, left: float, top: float, bottom: float) -> 
     }
     text: dict[str, Any] = {"va": "center", "zorder": 4}
     if part.kind == "sum":
-        ax.add_patch(Circle((left + _WIDTH / 2, (top + bottom) / 2), 0.13, **ground))
+        ax.add_patch(Circle((left + _WIDTH / 2, (top + bottom) / 2), 0.13, **box))
         ax.text(left + _WIDTH / 2, (top + bottom) / 2, "+", ha="center", size=12, **text)
         return
-    ax.add_patch(FancyBboxPatch((left, top), _WIDTH, bottom - top, boxstyle=_ROUND, **ground))
+    ax.add_patch(FancyBboxPatch((left, top), _WIDTH, bottom - top, boxstyle=_ROUND, **box))
     ax.text(left + 0.12, top + 0.15, part.name, weight="bold", size=9.5, **text)
     if part.parameters:
-        each = f"{part.parameters // part.times:,} parameters"
-        count = f"{part.times} x {each}" if part.times > 1 else each
+        count = f"{part.parameters // part.times:,} parameters"
+        if part.times > 1:
+            count = f"{part.times} x {count}"
         ax.text(left + _WIDTH - 0.12, top + 0.15, count, ha="right", size=8.5, **text)
     for number, line in enumerate(part.details):
         ax.text(left + 0.12, top + 0.15 + _LINE * (number + 1), line, size=8.5, **text)

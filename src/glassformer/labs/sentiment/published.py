@@ -3,16 +3,16 @@
 import re
 from pathlib import Path
 
-# In a wheel, and in a checkout.
-_PLACES = (
+# The paths in a wheel and in a checkout.
+_PATHS = (
     Path(__file__).with_name("report.md"),
     Path(__file__).parents[4] / "docs" / "labs" / "sentiment" / "report.md",
 )
 
 
 def published(heading: str) -> str:
-    """What stands under a heading of the report, in Markdown."""
-    text = next(place for place in _PLACES if place.exists()).read_text(encoding="utf-8")
+    """Return the section of the report under a heading, in Markdown."""
+    text = next(path for path in _PATHS if path.exists()).read_text(encoding="utf-8")
     section = re.search(
         rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""Where the lab's labelled texts come from: the bundled reviews, files, or the hub."""
+"""Loads the lab's labelled texts: bundled reviews, files, or a data set of the hub."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,15 +19,18 @@ _SUFFIXES = (".tsv", ".csv", ".jsonl")
 
 
 def find_data(source: str | None) -> tuple[str, SentimentData]:
-    """The data set of this name or path, with its name: class 0 is negative, 1 is positive.
+    """Load a data set; return its name and its texts with class 0 negative and class 1 positive.
 
     Args:
-        source: None: the 240 plain ones among the bundled reviews, 70, 10 and 20 % in the parts; a
-            small model learns them, and none of the other kinds. A file (TSV, CSV or JSONL): a
-            tenth each is split off. A directory: files whose names end in train, in dev or
-            validation, and in test, such as ``sst2_train.tsv``; a part without a file is split off.
-            Otherwise the name of a data set on the Hugging Face hub; if its classes are named
-            pos... and neg..., in this order, they and the labels are swapped.
+        source: One of:
+
+            - None: the 240 plain ones among the bundled reviews, with 70, 10 and 20 % in the
+              parts. A small model learns them, and none of the other kinds.
+            - A file (TSV, CSV or JSONL): a tenth each is split off for validation and test.
+            - A directory with files whose names end in train, in dev or validation, and in test,
+              such as ``sst2_train.tsv``. Missing validation and test files are split off.
+            - The name of a data set on the Hugging Face hub. If its classes are named pos... and
+              neg..., in this order, classes and labels are swapped.
     """
     if source is None:
         plain = [example for example in reviews() if example.kind == "plain"]
@@ -41,38 +44,40 @@ def find_data(source: str | None) -> tuple[str, SentimentData]:
         train = files["train"]
         if train is None:
             raise InputError(
-                f"the directory {path} without a training file",
-                f"a file whose name ends in train, with the suffix {', '.join(_SUFFIXES)}",
-                "Name it so, or pass the file itself.",
+                got=f"the directory {path} without a training file",
+                expected=f"a file whose name ends in train, with the suffix {', '.join(_SUFFIXES)}",
+                fix="Rename the training file, or pass the file itself.",
             )
-        name = (
-            train.stem.lower().removesuffix("training").removesuffix("train").strip("_-. ")
-            or path.name
-        )
+        stem = train.stem.lower().removesuffix("training").removesuffix("train")
+        name = stem.strip("_-. ") or path.name
         return name, from_files(train, files["validation"], files["test"])
     if path.suffix.lower() in _SUFFIXES or path.is_absolute() or source.startswith("."):
         raise InputError(
-            f"{source}, which is not there", "a file, a directory or a hub name", "Check the path."
+            got=f"{source}, which is not there",
+            expected="a file, a directory or a hub name",
+            fix="Check the path.",
         )
     return source, _negative_first(source, from_hub(source))
 
 
 def kind_examples(data: SentimentData) -> tuple[Example, ...]:
-    """The bundled reviews whose text is not in the training texts of ``data``; or, if none is left,
-    its test part.
+    """Return the bundled reviews that are not among the training texts of ``data``.
+
+    If none is left, the test texts are returned instead.
     """
-    known = {normalized(example.text) for example in data.train}
-    return (
-        tuple(example for example in reviews() if normalized(example.text) not in known)
-        or data.test
+    training_texts = {normalized(example.text) for example in data.train}
+    unseen = tuple(
+        example for example in reviews() if normalized(example.text) not in training_texts
     )
+    return unseen or data.test
 
 
 def _negative_first(name: str, data: SentimentData) -> SentimentData:
-    meant = tuple(each.strip().lower()[:3] for each in data.classes)
-    if meant in (("neg", "pos"), ("0", "1")):
+    """Return the data with the negative class first."""
+    prefixes = tuple(class_name.strip().lower()[:3] for class_name in data.classes)
+    if prefixes in (("neg", "pos"), ("0", "1")):
         return data
-    if meant != ("pos", "neg"):
+    if prefixes != ("pos", "neg"):
         raise InputError(
             got=f"the data set {name} with the classes {', '.join(data.classes)}",
             expected="two classes, negative and positive",
@@ -88,16 +93,17 @@ def _negative_first(name: str, data: SentimentData) -> SentimentData:
 
 
 def _file_of(directory: Path, part: str) -> Path | None:
-    found = sorted(
-        path
-        for path in directory.iterdir()
-        if path.suffix.lower() in _SUFFIXES
-        and path.stem.lower().replace("-", "_").split("_")[-1] in _PARTS[part]
-    )
-    if len(found) > 1:
+    """Return the file of a part, or None; raise InputError if there are several."""
+    paths = sorted(path for path in directory.iterdir() if path.suffix.lower() in _SUFFIXES)
+    files = [path for path in paths if _last_word(path) in _PARTS[part]]
+    if len(files) > 1:
         raise InputError(
-            got=f"{len(found)} {part} files: {', '.join(path.name for path in found)}",
+            got=f"{len(files)} {part} files: {', '.join(path.name for path in files)}",
             expected="at most one",
-            fix="Move the others away, or pass one file.",
+            fix="Move the other files away, or pass one file.",
         )
-    return found[0] if found else None
+    return files[0] if files else None
+
+
+def _last_word(path: Path) -> str:
+    return path.stem.lower().replace("-", "_").split("_")[-1]

@@ -1,4 +1,4 @@
-"""What encoders are compared with: counted words."""
+"""Baseline for encoders: logistic regression on counted words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,30 +16,32 @@ from glassformer.errors import InputError
 
 @dataclass(frozen=True)
 class TfidfRecipe:
-    """Which terms count, and by how much their weights are penalised."""
+    """The terms of a TF-IDF model, and the penalty of its weights."""
 
     name: str
-    max_features: int | None = (
-        None  # the most frequent terms, equal ones in alphabetical order; None: all
-    )
-    stop_words: str | None = (
-        None  # "english" leaves out scikit-learn's list, which contains "not" and "never"
-    )
-    max_ngram: int = 1  # terms of up to so many neighbouring words
-    strengths: tuple[float, ...] = (
-        1.0,
-    )  # scikit-learn's C; validation accuracy chooses, the first wins a tie
+    max_features: int | None = None
+    """Number of terms, the most frequent first, ties in alphabetical order. None: all terms."""
+    stop_words: str | None = None
+    """"english" leaves out the words of scikit-learn's list, which contains "not" and "never"."""
+    max_ngram: int = 1
+    """Largest number of neighbouring words in a term."""
+    strengths: tuple[float, ...] = (1.0,)
+    """Values of scikit-learn's C. The best validation accuracy selects one; the first wins ties."""
 
 
 class TfidfClassifier:
-    """Logistic regression on TF-IDF: ``log(p / (1 - p)) = w · x + b`` for two classes, a softmax
-    for more.
+    """Logistic regression on TF-IDF.
 
-    ``x`` has, for each term t, count(t) · (ln((1 + n) / (1 + n_t)) + 1) with n training texts of
-    which n_t hold t, scaled to length 1. Terms are made of the words of
-    :func:`~glassformer.data.tokenizer.split_words`, which encoders read too; scikit-learn's own
-    rule parts words at the vowel signs of Indic scripts and omits words of one letter. ``strength``
-    is scikit-learn's C; the recipe's first when None.
+    The model is ``log(p / (1 - p)) = w · x + b`` for two classes, and a softmax for more. For each
+    term t, ``x`` has count(t) · (ln((1 + n) / (1 + n_t)) + 1), where n_t of the n training texts
+    contain t; ``x`` is scaled to length 1. Terms consist of the words of
+    :func:`~glassformer.data.tokenizer.split_words`, which encoders also read: scikit-learn's own
+    rule splits words at the vowel signs of Indic scripts and omits words of one letter.
+
+    Args:
+        train: Training examples of at least two classes.
+        recipe: Terms of the model.
+        strength: scikit-learn's C. Default: the recipe's first.
 
     Source: scikit-learn's ``TfidfVectorizer`` and ``LogisticRegression``.
     """
@@ -48,14 +50,14 @@ class TfidfClassifier:
         self, train: Sequence[Example], recipe: TfidfRecipe, strength: float | None = None
     ) -> None:
         labels = [example.label for example in train]
-        found = sorted(set(labels))
-        if len(found) < 2:
+        classes = sorted(set(labels))
+        if len(classes) < 2:
             raise InputError(
-                got=f"{len(train)} examples of the classes {found}",
+                got=f"{len(train)} examples of the classes {classes}",
                 expected="at least two classes",
-                fix="Add texts.",
+                fix="Add texts of another class.",
             )
-        texts = [each.text for each in train]
+        texts = [example.text for example in train]
         options: dict[str, Any] = {
             "stop_words": recipe.stop_words,
             "ngram_range": (1, recipe.max_ngram),
@@ -67,37 +69,33 @@ class TfidfClassifier:
         try:
             totals = counter.fit_transform(texts).sum(axis=0).A1
         except ValueError as error:
-            fix = "Pass other texts, or keep the stop words."
             raise InputError(
-                f"texts without a term: {error}", "at least one word that is no stop word", fix
+                got=f"texts without a term: {error}",
+                expected="at least one word that is no stop word",
+                fix="Pass other texts, or keep the stop words.",
             ) from error
-        # max_features of the vectorizer itself breaks ties by an unstable sort, which differs
-        # between machines.
-        chosen = np.sort(np.argsort(-totals, kind="stable")[: recipe.max_features])
-        self._vectorizer = TfidfVectorizer(
-            vocabulary=counter.get_feature_names_out()[chosen], **options
-        )
+        # Not the vectorizer's max_features, which breaks ties by an unstable sort: the result
+        # would differ between machines.
+        most_frequent = np.sort(np.argsort(-totals, kind="stable")[: recipe.max_features])
+        terms = counter.get_feature_names_out()[most_frequent]
+        self._vectorizer = TfidfVectorizer(vocabulary=terms, **options)
         features = self._vectorizer.fit_transform(texts)
-        self._regression = LogisticRegression(C=strength or recipe.strengths[0], max_iter=1000).fit(
-            features, labels
-        )
+        regression = LogisticRegression(C=strength or recipe.strengths[0], max_iter=1000)
+        self._regression = regression.fit(features, labels)
 
     @property
     def num_parameters(self) -> int:
-        """Weights and biases of the regression, without the terms' frequencies."""
+        """Number of weights and biases of the regression, without the terms' frequencies."""
         return int(self._regression.coef_.size + self._regression.intercept_.size)
 
     def probabilities(
         self, texts: Sequence[str], num_classes: int = 2
     ) -> Float[np.ndarray, "text num_classes"]:
-        """The probability of each class for each text; 0 for a class that training had no example
-        of.
-        """
-        found = np.zeros((len(texts), num_classes))
-        found[:, self._regression.classes_] = self._regression.predict_proba(
-            self._vectorizer.transform(texts)
-        )
-        return found
+        """Return class probabilities; 0 for a class without a training example."""
+        probabilities = np.zeros((len(texts), num_classes))
+        features = self._vectorizer.transform(texts)
+        probabilities[:, self._regression.classes_] = self._regression.predict_proba(features)
+        return probabilities
 
 
 def _words(text: str) -> list[str]:
@@ -105,16 +103,13 @@ def _words(text: str) -> list[str]:
 
 
 def fit_counts(recipe: TfidfRecipe, data: SentimentData) -> tuple[TfidfClassifier, float]:
-    """Train at each of the recipe's strengths; the classifier of the best validation accuracy, and
-    its strength.
-    """
-    texts, labels = zip(
-        *((example.text, example.label) for example in data.validation), strict=True
-    )
-    fitted = [TfidfClassifier(data.train, recipe, strength) for strength in recipe.strengths]
-    right = [
-        int((each.probabilities(texts, len(data.classes)).argmax(1) == labels).sum())
-        for each in fitted
-    ]
-    best = int(np.argmax(right))
-    return fitted[best], recipe.strengths[best]
+    """Train at each strength; return the classifier of the best validation accuracy, and its C."""
+    texts = [example.text for example in data.validation]
+    labels = [example.label for example in data.validation]
+    classifiers = [TfidfClassifier(data.train, recipe, strength) for strength in recipe.strengths]
+    num_right = []
+    for classifier in classifiers:
+        predicted = classifier.probabilities(texts, len(data.classes)).argmax(1)
+        num_right.append(int((predicted == labels).sum()))
+    best = int(np.argmax(num_right))
+    return classifiers[best], recipe.strengths[best]

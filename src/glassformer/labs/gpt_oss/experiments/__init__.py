@@ -1,4 +1,4 @@
-"""The lab: what is trained and measured, in which order, and how much of it."""
+"""The GPT-OSS lab: its settings, results, steps and figures."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,17 +13,22 @@ from glassformer.training import TrainingConfig
 
 @dataclass(frozen=True)
 class Settings:
-    """How much of everything a run does."""
+    """Settings of a run of the lab."""
 
     models: tuple[str, ...] = tuple(name for name in MODELS if name != "quick")
-    compared: tuple[str, ...] = ("long-new", "long-sinks")  # after a token and a run of it
-    continued: str = "base"  # whose continuations are measured
+    compared: tuple[str, ...] = ("long-new", "long-sinks")
+    """Models that are compared after a first token and after a run of it."""
+    continued: str = "base"
+    """Model whose continuations are measured."""
     recipes: dict[str, TrainingConfig] = field(default_factory=lambda: dict(RECIPES))
-    epochs: int = 8  # of the course's train()
+    epochs: int = 8
+    """Number of epochs of the course's train()."""
     most_seeds: int = 3
     num_train: int = 10_000
-    num_test: int = 1_000  # their generators are kept out of training
-    num_measured: int = 4_000  # new sequences of these generators
+    num_test: int = 1_000
+    """Number of test sequences, whose generators are held out of training."""
+    num_measured: int = 4_000
+    """Number of new sequences of the held-out generators."""
     num_prompts: int = 512
     prompt_length: int = 16
     new_tokens: int = 48
@@ -33,7 +38,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Results:
-    """All that one run of the lab measured."""
+    """Results of a run of the lab."""
 
     quick: bool
     seed: int

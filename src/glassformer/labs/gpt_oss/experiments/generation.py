@@ -1,8 +1,7 @@
-"""How a trained model continues sequences under each sampling rule, compared with the true
-continuations.
+"""Continuations of a trained model under sampling rules, compared with the true sequences.
 
-And what it predicts after one token and after a run of it, which attention without sinks cannot
-tell apart.
+The module also compares predictions after one token and after a run of it, which attention without
+sinks cannot tell apart.
 """
 
 from __future__ import annotations
@@ -45,29 +44,28 @@ _NGRAM = 4
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What continuations are made of, see :func:`behaviour`; every number is a share in [0, 1]."""
+    """Composition of continuations as shares in [0, 1]; see :func:`behaviour`."""
 
-    rule: float  # steps that follow the hidden recurrence
-    increment: float  # steps that do not, and are the previous token + 1
-    neither: float  # steps that are neither
-    repeated: float  # runs of four tokens that the same continuation had before
-    cycling: float  # continuations whose second half repeats itself, in two rounds or more
-    errors: dict[str, float]  # the standard error of each of these over the continuations
+    rule: float
+    """Share of steps that follow the hidden recurrence."""
+    increment: float
+    """Share of steps that do not, and are the previous token + 1."""
+    neither: float
+    """Share of the other steps."""
+    repeated: float
+    """Share of runs of four tokens that occurred earlier in the same continuation."""
+    cycling: float
+    """Share of continuations whose second half repeats itself, in two rounds or more."""
+    errors: dict[str, float]
+    """Standard errors of the five shares over the continuations."""
 
     def distance(self, other: Behaviour) -> float:
-        """Total variation between the two mixtures of rule, increment and neither, in [0, 1]."""
-        return (
-            sum(
-                abs(getattr(self, name) - getattr(other, name))
-                for name in ("rule", "increment", "neither")
-            )
-            / 2
-        )
+        """Return the total variation of rule, increment and neither, in [0, 1]."""
+        parts = ("rule", "increment", "neither")
+        return sum(abs(getattr(self, part) - getattr(other, part)) for part in parts) / 2
 
     def above(self, other: Behaviour, part: str) -> bool:
-        """Whether ``part`` is larger than in ``other``, by more than two standard errors of the
-        difference.
-        """
+        """Return whether ``part`` exceeds that of ``other`` by more than two standard errors."""
         error = math.hypot(self.errors[part], other.errors[part])
         return getattr(self, part) - getattr(other, part) > 2 * error
 
@@ -78,8 +76,9 @@ def behaviour(
     prompt_length: int,
     vocab_size: int,
 ) -> Behaviour:
-    """What the steps after the first ``prompt_length`` tokens are, for generators with these
-    ``coefficients``.
+    """Classify the steps after the first ``prompt_length`` tokens.
+
+    ``coefficients`` are those of the generators of the sequences.
     """
     kinds = obeys_recurrence(
         sequences[:, prompt_length - coefficients.shape[1] :], coefficients, vocab_size
@@ -100,24 +99,22 @@ def behaviour(
 
 
 def _repeated(continuation: Int64[Tensor, "batch length"]) -> Tensor:
-    """The share of runs of ``_NGRAM`` tokens that occurred before in the same row, for each row."""
+    """Return for each row the share of runs of ``_NGRAM`` tokens that occurred earlier in it."""
     rows = continuation.unfold(1, _NGRAM, 1).tolist()
-    return torch.tensor(
-        [1 - len({tuple(run) for run in row}) / len(row) for row in rows], dtype=torch.float64
-    )
+    shares = [1 - len({tuple(run) for run in row}) / len(row) for row in rows]
+    return torch.tensor(shares, dtype=torch.float64)
 
 
 def _cycles(ending: Int64[Tensor, "batch length"]) -> Tensor:
-    """Which rows are two or more rounds of one cycle."""
-    rounds = [
-        (ending[:, n:] == ending[:, :-n]).all(dim=1) for n in range(1, ending.shape[1] // 2 + 1)
-    ]
-    return torch.stack(rounds).any(dim=0)
+    """Return a mask of the rows that are two or more rounds of a cycle."""
+    periods = range(1, ending.shape[1] // 2 + 1)
+    is_cycle = [(ending[:, n:] == ending[:, :-n]).all(dim=1) for n in periods]
+    return torch.stack(is_cycle).any(dim=0)
 
 
 _SHOWN_LENGTH = 40
 _SURE = 0.9
-"""The nucleus of the rules below keeps nothing beside a token of this probability."""
+"""Probability of a token that fills the nucleus of the rules below."""
 
 RULES: dict[str, SamplingRule] = {
     "greedy": SamplingRule(temperature=0.0),
@@ -127,24 +124,25 @@ RULES: dict[str, SamplingRule] = {
     "top-p 0.9": SamplingRule(top_p=0.9),
     "temp. 1.5, top-p 0.9": SamplingRule(temperature=1.5, top_p=0.9),
 }
-"""The ways of choosing a token that are compared."""
+"""Sampling rules that are compared."""
 
 
 @dataclass(frozen=True)
 class NextToken:
-    """Distributions of one next token: the optimal one and the model's under several sampling
-    rules.
-    """
+    """Distributions of a single next token."""
 
     by_rule: int
+    """Token by the rule."""
     by_increment: int
+    """Previous token + 1."""
     optimal: list[float]
     model: dict[str, list[float]]
+    """The model's distribution under each sampling rule."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """How one model continues sequences of held-out generators."""
+    """Continuations of sequences of held-out generators by a model."""
 
     model: str
     num_prompts: int
@@ -154,47 +152,41 @@ class Generation:
     rules: dict[str, Behaviour]
     temperatures: list[float]
     top_ps: list[float]
-    grid: list[list[Behaviour]]  # a row for each temperature
+    grid: list[list[Behaviour]]
+    """Behaviour by temperature (rows) and top-p (columns)."""
     next_token: NextToken
 
     def closest(self) -> tuple[float, float, Behaviour]:
-        """Temperature, top-p and behaviour of the cell of the grid that is nearest to the true
-        sequences.
-        """
-        cells = [
-            (temperature, top_p, cell)
-            for temperature, row in zip(self.temperatures, self.grid, strict=True)
-            for top_p, cell in zip(self.top_ps, row, strict=True)
-        ]
+        """Return temperature, top-p and behaviour of the cell closest to the true sequences."""
+        cells: list[tuple[float, float, Behaviour]] = []
+        for temperature, row in zip(self.temperatures, self.grid, strict=True):
+            for top_p, cell in zip(self.top_ps, row, strict=True):
+                cells.append((temperature, top_p, cell))
         return min(cells, key=lambda cell: cell[2].distance(self.true))
 
 
 def measure(run: Run) -> Generation:
-    """Continue measured sequences with the settings' model."""
+    """Continue measured sequences with the model that the settings name."""
     settings = run.settings
     measured = measured_of(run)
-    name = run.settings.continued
-    model = train_model(run, name)[0]
-    sequences = measured.tokens[
-        : settings.num_prompts, : settings.prompt_length + settings.new_tokens
-    ]
+    model, _ = train_model(run, settings.continued)
+    prompt_length = settings.prompt_length
+    sequences = measured.tokens[: settings.num_prompts, : prompt_length + settings.new_tokens]
     coefficients = measured.generators.coefficients[: settings.num_prompts]
+    prompts = sequences[:, :prompt_length]
 
     def continued(rule: SamplingRule) -> Behaviour:
-        prompts = sequences[:, : settings.prompt_length]
-        new = torch.tensor(
-            generate(model, prompts, settings.new_tokens, rule=replace(rule, seed=run.seed))
-        )
-        return behaviour(
-            torch.cat([prompts, new], dim=1), coefficients, settings.prompt_length, DATA.vocab_size
-        )
+        seeded_rule = replace(rule, seed=run.seed)
+        new = torch.tensor(generate(model, prompts, settings.new_tokens, rule=seeded_rule))
+        continuations = torch.cat([prompts, new], dim=1)
+        return behaviour(continuations, coefficients, prompt_length, DATA.vocab_size)
 
     return Generation(
-        model=name,
+        model=settings.continued,
         num_prompts=len(sequences),
-        prompt_length=settings.prompt_length,
+        prompt_length=prompt_length,
         new_tokens=settings.new_tokens,
-        true=behaviour(sequences, coefficients, settings.prompt_length, DATA.vocab_size),
+        true=behaviour(sequences, coefficients, prompt_length, DATA.vocab_size),
         rules={title: continued(rule) for title, rule in RULES.items()},
         temperatures=list(settings.temperatures),
         top_ps=list(settings.top_ps),
@@ -208,18 +200,20 @@ def measure(run: Run) -> Generation:
 
 @torch.no_grad()
 def _next_token(run: Run, model: Decoder) -> NextToken:
-    """The first next token at which rule and increment differ and the model is sure of the rule,
-    under each rule.
+    """Return distributions of a next token that the model is sure of.
+
+    The first context is taken in which rule and increment differ and the rule's token has a
+    probability of at least _SURE, or else the one with the largest probability.
     """
     measured = measured_of(run)
     contexts = measured.tokens[:, :_SHOWN_LENGTH]
-    by_rule = (contexts[:, -DATA.order :] * measured.generators.coefficients).sum(
-        dim=1
-    ) % DATA.vocab_size
+    products = contexts[:, -DATA.order :] * measured.generators.coefficients
+    by_rule = products.sum(dim=1) % DATA.vocab_size
     by_increment = (contexts[:, -1] + 1) % DATA.vocab_size
-    chances = model(contexts)[:, -1].softmax(dim=-1).gather(1, by_rule[:, None])[:, 0]
-    chances[by_rule == by_increment] = 0
-    row = int(chances.clamp(max=_SURE).argmax())
+    probabilities = model(contexts)[:, -1].softmax(dim=-1)
+    rule_probability = probabilities.gather(1, by_rule[:, None])[:, 0]
+    rule_probability[by_rule == by_increment] = 0
+    row = int(rule_probability.clamp(max=_SURE).argmax())
     context = contexts[row : row + 1]
     logits = model(context)[0, -1]
     return NextToken(
@@ -232,9 +226,7 @@ def _next_token(run: Run, model: Decoder) -> NextToken:
 
 @in_style
 def draw_next_token(generation: Generation) -> Figure:
-    """The model's distribution of one next token under several sampling rules, with the optimal one
-    as marks.
-    """
+    """Draw distributions of a next token: the model's by sampling rule, and the optimal one."""
     shown = generation.next_token
     figure, panels = new_figure(10, 5, rows=2, columns=3, sharex=True, sharey=True)
     tokens = np.arange(len(shown.optimal))
@@ -268,9 +260,7 @@ _KINDS = {"rule": "follows the rule", "increment": "previous + 1", "neither": "n
 
 @in_style
 def draw_rules(generation: Generation) -> Figure:
-    """Continuations under each sampling rule and the true ones: what their steps are, and how they
-    repeat.
-    """
+    """Draw the composition and repetition of continuations, by sampling rule, and the true ones."""
     rows = {"true sequences": generation.true, **generation.rules}
     figure, (left, right) = new_figure(11, 4.4, columns=2, sharey=True)
     places = np.arange(len(rows))
@@ -282,15 +272,12 @@ def draw_rules(generation: Generation) -> Figure:
         shares = np.array([getattr(row, part) for row in rows.values()])
         left.barh(places, shares, 0.7, left=start, label=words, color=colour, hatch=hatch, **style)
         start += shares
-    for side, part, words in (
-        (-1, "repeated", "runs of 4 tokens seen before"),
-        (1, "cycling", "continuations that cycle"),
+    for offset, part, words, colour, hatch in (
+        (-0.19, "repeated", "runs of 4 tokens seen before", BLUE, ""),
+        (0.19, "cycling", "continuations that cycle", ORANGE, "///"),
     ):
         shares = np.array([getattr(row, part) for row in rows.values()])
-        colour, hatch = (BLUE, "") if side < 0 else (ORANGE, "///")
-        right.barh(
-            places + side * 0.19, shares, 0.38, label=words, color=colour, hatch=hatch, **style
-        )
+        right.barh(places + offset, shares, 0.38, label=words, color=colour, hatch=hatch, **style)
     left.set_yticks(places, list(rows))
     left.invert_yaxis()
     left.set(title="What each generated step is", xlabel="share of steps", xlim=(0, 1))
@@ -304,28 +291,25 @@ def draw_rules(generation: Generation) -> Figure:
 
 @in_style
 def draw_grid(generation: Generation) -> Figure:
-    """Shares of rule, +1 and neither over temperature and top-p; colours compare them with the true
-    sequences.
-    """
+    """Draw shares of rule, +1 and neither by temperature and top-p, relative to the true shares."""
     figure, panels = new_figure(10, 1.8 + 0.36 * len(generation.grid), columns=3, sharey=True)
-    closest = generation.closest()[:2]
-    box = generation.top_ps.index(closest[1]), generation.temperatures.index(closest[0])
+    temperature, top_p, _ = generation.closest()
+    column = generation.top_ps.index(top_p)
+    row = generation.temperatures.index(temperature)
+    top_p_names = [f"{top_p:g}" for top_p in generation.top_ps]
     for axes, (part, words) in zip(panels, _KINDS.items(), strict=True):
-        shares = np.array([[getattr(cell, part) for cell in row] for row in generation.grid])
+        shares = np.array([[getattr(cell, part) for cell in cells] for cells in generation.grid])
         true = getattr(generation.true, part)
         image = axes.imshow(
             shares - true, cmap=colour_map(DIVERGING), vmin=-0.3, vmax=0.3, aspect="auto"
         )
         write_values(axes, 100 * shares, image, largest=1)
-        axes.add_patch(Rectangle((box[0] - 0.5, box[1] - 0.5), 1, 1, fill=False, linewidth=2))
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, linewidth=2))
         axes.set(title=f"{words} (true: {100 * true:.1f} %)", xlabel="top-p")
-        axes.set_xticks(
-            range(len(generation.top_ps)), [f"{top_p:g}" for top_p in generation.top_ps]
-        )
+        axes.set_xticks(range(len(top_p_names)), top_p_names)
         axes.grid(False)
-    panels[0].set_yticks(
-        range(len(generation.grid)), [f"{value:g}" for value in generation.temperatures]
-    )
+    temperatures = [f"{temperature:g}" for temperature in generation.temperatures]
+    panels[0].set_yticks(range(len(temperatures)), temperatures)
     panels[0].set_ylabel("temperature")
     bar = figure.colorbar(
         image, ax=panels, shrink=0.9, format=lambda value, _: f"{100 * value:+.0f}"
@@ -336,35 +320,38 @@ def draw_grid(generation: Generation) -> Figure:
 
 @dataclass(frozen=True)
 class FirstTokens:
-    """Predictions after one, two and three times the same token."""
+    """Predictions after a token, after two and after three of it."""
 
-    token: int  # the one after which the optimal prediction changes most
-    predictions: dict[
-        str, list[list[float]]
-    ]  # after that token: of the optimum, and of each model by name
-    change: dict[
-        str, float
-    ]  # largest change of a probability from one to three times, over all tokens
+    token: int
+    """Token after which the optimal prediction changes most."""
+    predictions: dict[str, list[list[float]]]
+    """Predictions after that token, of the optimum and of each model by name."""
+    change: dict[str, float]
+    """Largest change of a probability from one to three times, over all tokens."""
 
 
 def measure_first_tokens(run: Run) -> FirstTokens:
-    """Predictions of the optimum and of the models that the settings compare."""
+    """Return predictions of the optimum and of the models that the settings compare."""
     runs = torch.arange(DATA.vocab_size)[:, None].expand(-1, 3)
-    found = {"optimal": optimal_predictions(runs, DATA)}
+    predictions = {"optimal": optimal_predictions(runs, DATA)}
     for name in run.settings.compared:
-        found[name] = train_model(run, name)[0](runs).detach().double().softmax(dim=-1)
-    changes = {name: (each[:, 2] - each[:, 0]).abs().amax(dim=-1) for name, each in found.items()}
+        model, _ = train_model(run, name)
+        predictions[name] = model(runs).detach().double().softmax(dim=-1)
+    changes = {
+        name: (after_run[:, 2] - after_run[:, 0]).abs().amax(dim=-1)
+        for name, after_run in predictions.items()
+    }
     token = int(changes["optimal"].argmax())
     return FirstTokens(
         token=token,
-        predictions={name: each[token].tolist() for name, each in found.items()},
+        predictions={name: after_run[token].tolist() for name, after_run in predictions.items()},
         change={name: float(change.max()) for name, change in changes.items()},
     )
 
 
 @in_style
 def draw_first_tokens(first: FirstTokens) -> Figure:
-    """The distributions of the next token, one panel for the optimum and one for each model."""
+    """Draw the distributions of the next token: a panel for the optimum and each model."""
     figure, panels = new_figure(
         3.6 * len(first.predictions), 3.4, columns=len(first.predictions), sharey=True
     )

@@ -1,13 +1,14 @@
-"""The models of the lab: how each is trained, and its accuracy at every position compared with the
-optimum.
-"""
+"""The lab's models: their training, and their accuracy at each position."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import nn
@@ -35,14 +36,12 @@ from glassformer.training.loop import train_in
 COURSE_MODEL: dict[str, Any] = {
     "vocab_size": 7, "n_layers": 4, "hidden_dim": 64, "ff_dim": 128, "num_heads": 4, "head_dim": 16,
 }  # fmt: skip
-"""The course's model, as arguments of Transformer."""
+"""Arguments of Transformer for the course's model."""
 
 BATCH = 128
 
 _MUON = TrainingConfig(
-    # the course's budget: 8 epochs of 79 batches, of which the last of each epoch holds 16
-    # sequences
-    steps=632,
+    steps=632,  # the course's budget: 8 epochs of 79 batches
     batch_size=BATCH,
     optimizer="muon",
     learning_rate=1e-2,
@@ -55,8 +54,9 @@ _MUON = TrainingConfig(
     keep_checkpoints=1,
 )
 SPREADS = 3.2
-"""Two trainings of one model, of normally distributed accuracy, differ by more than this many times
-the range of three others in 5 % of cases.
+"""Limit for a difference of two trainings, in ranges of three others.
+
+If accuracy is normally distributed over seeds, 5 % of the differences exceed it.
 """
 
 RECIPES: dict[str, TrainingConfig] = {
@@ -68,33 +68,30 @@ RECIPES: dict[str, TrainingConfig] = {
         steps=1200, batch_size=16, learning_rate=5e-3, warmup_steps=50, eval_every=200
     ),
 }
-"""Muon for the matrices inside the network and AdamW for the rest; AdamW alone is cheaper in short
-trainings.
+"""Training settings: Muon for inner matrices with AdamW for the rest, or AdamW alone.
+
+AdamW alone is cheaper in short trainings.
 """
 
 COURSE_RECIPE = "AdamW, course"
-"""The course's train() with AdamW at 0.01, over the training sequences in the order in which they
-stand.
-"""
+"""The course's train() with AdamW at 0.01, over the training sequences in their stored order."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """One model and how it is trained."""
+    """A model of the lab and its training."""
 
     title: str
     recipe: str = "Muon"
-    sequences: Literal["fixed", "new", "new, all"] = (
-        "fixed"  # new ones at every step, of all generators or the others
-    )
-    changes: dict[str, Any] = field(
-        default_factory=dict
-    )  # to the library's configuration of the course's model
+    sequences: Literal["fixed", "new", "new, all"] = "fixed"
+    """Fixed sequences, or new ones in every step: without the held-out generators, or of all."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Changes to the library's configuration of the course's model."""
     seeds: int = 1
 
 
 _GROUPED = {"num_kv_heads": 2}
-_WINDOW = {"window": 17}  # 16 tokens and the query
+_WINDOW = {"window": 17}  # 16 earlier tokens and the query
 _MIXTURE = {"num_experts": 4, "top_k": 2}
 _ALL = {**_GROUPED, **_WINDOW, **_MIXTURE}
 
@@ -114,42 +111,42 @@ MODELS = {
 
 
 Points = list[tuple[int, float]]
-"""Values by step."""
+"""Pairs of a step and a value."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One training; accuracies are of the test sequences while it trains, and of the measured ones
-    by position.
-    """
+    """Measurements of a training."""
 
     num_parameters: int
     steps: int
     losses: Points
     evaluations: Points
+    """Accuracy on the test sequences during training."""
     by_position: list[float]
+    """Accuracy by position on the measured sequences, after training."""
 
     @property
     def accuracy(self) -> float:
-        """Over all positions of the measured sequences."""
+        """Mean accuracy over all positions of the measured sequences."""
         return wording.mean(self.by_position)
 
 
 Seeds = list[Trained]
-"""The trainings of one model, one for each seed."""
+"""Trainings of a model with different seeds."""
 
 
 def measure(run: Run) -> dict[str, Seeds]:
     """Train and measure every model of the settings."""
 
-    def one(name: str, number: int) -> Trained:
-        return run.kept(f"model-{name}-{number}", Trained, lambda: _trained(run, name, number))
+    def seeds(name: str) -> Seeds:
+        count = min(MODELS[name].seeds, run.settings.most_seeds)
+        return [
+            run.kept(f"model-{name}-{number}", Trained, partial(_trained, run, name, number))
+            for number in range(count)
+        ]
 
-    most = run.settings.most_seeds
-    return {
-        name: [one(name, number) for number in range(min(MODELS[name].seeds, most))]
-        for name in run.settings.models
-    }
+    return {name: seeds(name) for name in run.settings.models}
 
 
 def _trained(run: Run, name: str, number: int) -> Trained:
@@ -160,7 +157,7 @@ def _trained(run: Run, name: str, number: int) -> Trained:
     else:
         model, result = train_model(run, name, number)
         losses = result.losses
-        evaluations = [(step, found["accuracy"]) for step, found in result.evaluations]
+        evaluations = [(step, metrics["accuracy"]) for step, metrics in result.evaluations]
     return Trained(
         num_parameters=sum(weight.numel() for weight in model.parameters()),
         steps=evaluations[-1][0],
@@ -171,13 +168,14 @@ def _trained(run: Run, name: str, number: int) -> Trained:
 
 
 def train_course(run: Run, seed: int) -> tuple[Transformer, Points, Points]:
-    """The course's own training: its model, optimizer, train() and budget; losses and test
-    accuracies by step.
+    """Train with the course's model, optimizer, train() and budget.
+
+    Returns the model, and losses and test accuracies by step.
     """
     split = split_of(run)
     loader = batches(split.train.tokens, BATCH)
     test = batches(split.test.tokens)
-    evaluated = []
+    accuracies: list[float] = []
     with seeded(seed):
         model = Transformer(**COURSE_MODEL)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -185,126 +183,128 @@ def train_course(run: Run, seed: int) -> tuple[Transformer, Points, Points]:
         model,
         optimizer,
         loader,
-        lambda _, model: evaluated.append(float(eval_acc(model, test))),
+        lambda _, model: accuracies.append(float(eval_acc(model, test))),
         run.settings.epochs,
     )
-    ends = [epoch * len(loader) for epoch in range(len(evaluated))]
-    return model, list(zip(ends[1:], losses, strict=True)), list(zip(ends, evaluated, strict=True))
+    steps = [epoch * len(loader) for epoch in range(len(accuracies))]
+    loss_points = list(zip(steps[1:], losses, strict=True))
+    return model, loss_points, list(zip(steps, accuracies, strict=True))
 
 
 def train_model(run: Run, name: str, number: int = 0) -> tuple[Decoder, TrainingResult]:
-    """Train a model, in a run directory of its own, or load it if that is done."""
-    made = MODELS[name]
+    """Train a model in its own run directory, or load it if the training is finished."""
+    setup = MODELS[name]
     seed = run.seed + number
     split = split_of(run)
     with torch.device("meta"):
-        config = replace(Transformer(**COURSE_MODEL).config, **made.changes)
+        config = replace(Transformer(**COURSE_MODEL).config, **setup.changes)
     with seeded(seed):
         model = Decoder(config)
-    if made.sequences == "new, all":
-        held_out = None
-    else:
-        held_out = split.test.generators
+    held_out = None if setup.sequences == "new, all" else split.test.generators
 
-    def new(step: int, size: int) -> Batch:
+    def new_sequences(step: int, size: int) -> Batch:
         return {"tokens": fresh_batch(DATA, size, seed=seed, step=step, excluded=held_out).tokens}
 
-    source: Callable[[int, int], Batch] = new
-    if made.sequences == "fixed":
+    source: Callable[[int, int], Batch] = new_sequences
+    if setup.sequences == "fixed":
         source = EpochBatches({"tokens": split.train.tokens}, seed=seed)
     task = NextTokenTask(source, split.test.tokens, metric="accuracy", evaluation_batch=250)
     directory = run.out / "trainings" / (name if number == 0 else f"{name}-{number}")
     description = {
         "model": asdict(config),
-        "data": {
-            "kind": "recurrence",
-            **asdict(DATA),
-        },  # the explorer and the command line open such runs
-        "sequences": made.sequences,
+        "data": {"kind": "recurrence", **asdict(DATA)},  # for the explorer and the command line
+        "sequences": setup.sequences,
         "seed": seed,
     }
-    recipe = replace(run.settings.recipes[made.recipe], seed=seed)
+    recipe = replace(run.settings.recipes[setup.recipe], seed=seed)
     return model, train_in(directory, model, task, recipe, description)
 
 
 RANGES = ((0, 1), (1, 2), (2, 3), (3, 6), (6, 12), (12, 32), (32, None))
-"""The positions that the figure and the table of losses put together: start and stop."""
+"""Ranges of positions (start, stop) in the figure and the table of losses."""
 
 
 @in_style
 def draw_accuracy(optimum: Optimum, models: dict[str, Seeds], reported: str) -> Figure:
-    """Accuracy of the reported and of the best model at each position, and a map of what every
-    model loses.
-    """
-    figure, (above, below) = new_figure(
+    """Draw accuracy by position of the reported and the best model, and every model's losses."""
+    figure, (curves, table) = new_figure(
         9, 4.6 + 0.28 * len(models), rows=2, height_ratios=(8, 1.2 + len(models))
     )
-    ranked = sorted(models, key=lambda name: models[name][0].accuracy)
-    above.plot(
+    _draw_by_position(curves, optimum, models, reported)
+    _draw_losses(table, optimum, models)
+    return figure
+
+
+def _draw_by_position(
+    axes: Axes, optimum: Optimum, models: dict[str, Seeds], reported: str
+) -> None:
+    axes.plot(
         optimum.by_position,
         color=BLACK,
         linewidth=2.4,
         label=f"optimal ({optimum.mean:.4f})",
         zorder=1,
     )
+    ranked = sorted(models, key=lambda name: models[name][0].accuracy)
     for series, name in enumerate(dict.fromkeys((reported, ranked[-1]))):
-        found = models[name][0]
-        label = f"{MODELS[name].title} ({found.accuracy:.4f})"
-        above.plot(found.by_position, label=label, **line(series, len(found.by_position)))
-    title = "Accuracy of the next token at each position"
-    above.set(
-        title=title,
+        trained = models[name][0]
+        label = f"{MODELS[name].title} ({trained.accuracy:.4f})"
+        axes.plot(trained.by_position, label=label, **line(series, len(trained.by_position)))
+    axes.set(
+        title="Accuracy of the next token at each position",
         xlabel="position in the sequence",
         ylabel="accuracy",
         ylim=(0, 1),
         xlim=(-0.5, 63.5),
     )
-    above.legend(loc="lower right", title="mean over positions")
-    gaps = 100 * (
-        np.array(optimum.by_position) - [found[0].by_position for found in models.values()]
-    )
+    axes.legend(loc="lower right", title="mean over positions")
+
+
+def _draw_losses(axes: Axes, optimum: Optimum, models: dict[str, Seeds]) -> None:
+    by_position = [seeds[0].by_position for seeds in models.values()]
+    gaps = 100 * (np.array(optimum.by_position) - by_position)
     lost = np.stack([gaps[:, start:stop].mean(axis=1) for start, stop in RANGES], axis=1)
-    image = below.imshow(
+    image = axes.imshow(
         lost, cmap=colour_map("Oranges"), norm=PowerNorm(0.5, 0, 20, clip=True), aspect="auto"
     )
-    write_values(below, lost.round(2), image)
-    names = [str(start) if stop == start + 1 else f"{start} to {(stop or len(optimum.by_position)) - 1}"
-             for start, stop in RANGES]  # fmt: skip
-    below.set_xticks(range(len(names)), names)
-    below.set_yticks(range(len(models)), [MODELS[name].title for name in models])
-    below.set(
+    write_values(axes, lost.round(2), image)
+    names = []
+    for start, stop in RANGES:
+        last = (stop or len(optimum.by_position)) - 1
+        names.append(str(start) if stop == start + 1 else f"{start} to {last}")
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yticks(range(len(models)), [MODELS[name].title for name in models])
+    axes.set(
         title="What is lost to the optimum, in percentage points",
         xlabel="positions, mean over each range",
     )
-    below.grid(False)
-    return figure
+    axes.grid(False)
 
 
 _CURVES = ("quick", "course", "base", "long-fixed", "long-new", "long-all", "long-sinks")
-"""The models whose training is drawn; the variants' curves lie on that of the base."""
+"""Models whose training is drawn; the curves of the base model's variants would cover its own."""
 
 
 @in_style
 def draw_training(optimum: Optimum, models: dict[str, Seeds]) -> Figure:
-    """Test accuracy by step, in one panel for each length of training, all in one scale; every seed
-    is a line.
-    """
+    """Draw test accuracy by step: a panel for each length of training, a line for each seed."""
     shown = {name: models[name] for name in _CURVES if name in models}
     lengths = sorted({seeds[0].steps for seeds in shown.values()})
     figure, panels = new_figure(2 + 4 * len(lengths), 4, columns=len(lengths), sharey=True)
     for axes, steps in zip(panels, lengths, strict=True):
-        here = [(name, seeds) for name, seeds in shown.items() if seeds[0].steps == steps]
-        for series, (name, seeds) in enumerate(here):
-            for number, found in enumerate(seeds):
-                points = [point for point in found.evaluations if point[0]]  # not before training
-                style = line(series, len(points)) | (
-                    {"alpha": 0.35} if number else {"label": MODELS[name].title}
-                )
+        names = [name for name, seeds in shown.items() if seeds[0].steps == steps]
+        for series, name in enumerate(names):
+            for number, trained in enumerate(shown[name]):
+                points = [point for point in trained.evaluations if point[0]]  # after step 0
+                style = line(series, len(points))
+                style |= {"alpha": 0.35} if number else {"label": MODELS[name].title}
                 axes.plot(*zip(*points, strict=True), **style)
         axes.axhline(optimum.test, color=BLACK, linewidth=1.6, linestyle=":", label="optimum")
         axes.set(title=f"{steps:,} steps", xlabel="step")
         axes.legend(loc="lower right", fontsize=9)
-    ends = [found.evaluations[-1][1] for seeds in shown.values() for found in seeds]
-    lowest = min(ends) - 0.15 if len(lengths) > 1 else None  # a single curve is shown whole
+    lowest = None  # a single curve is shown whole
+    if len(lengths) > 1:
+        trainings = list(chain(*shown.values()))
+        lowest = min(trained.evaluations[-1][1] for trained in trainings) - 0.15
     panels[0].set(ylabel="accuracy on the test sequences", ylim=(lowest, optimum.test + 0.02))
     return figure

@@ -1,4 +1,4 @@
-"""The sequences of the lab, and the highest accuracy that any model can expect on them."""
+"""The lab's sequences, and the accuracy of the Bayes-optimal predictor on them."""
 
 from dataclasses import dataclass
 
@@ -24,38 +24,37 @@ DATA = RecurrenceConfig(order=2, vocab_size=7, next_prob=0.1, seq_len=64)
 
 @dataclass(frozen=True)
 class Optimum:
-    """Accuracy of the Bayes-optimal predictor, counted on the same sequences as the models."""
+    """Accuracy of the Bayes-optimal predictor, measured on the same sequences as the models."""
 
     num_test: int
     num_measured: int
     test: float
-    by_position: list[float]  # on the measured sequences
-    without_runs: list[float]  # of a reader who cannot tell a first token from a run of it
+    """Accuracy on the test sequences."""
+    by_position: list[float]
+    """Accuracy by position on the measured sequences."""
+    without_runs: list[float]
+    """Accuracy by position of a predictor that cannot tell a first token from a run of it."""
 
     @property
     def mean(self) -> float:
-        """Over all positions."""
+        """Mean accuracy over all positions."""
         return mean(self.by_position)
 
     def gap(self, by_position: list[float], start: int = 0, stop: int | None = None) -> float:
-        """What is lost at positions ``start`` ... ``stop - 1``, as a part of the mean over all
-        positions.
-        """
+        """Return the part of the mean accuracy that is lost from ``start`` to ``stop - 1``."""
         lost = [best - reached for best, reached in zip(self.by_position, by_position, strict=True)]
         return sum(lost[start:stop]) / len(lost)
 
 
 def split_of(run: Run) -> RecurrenceSplit:
-    """Training sequences, and test sequences whose generators are held out."""
+    """Return training sequences, and test sequences whose generators are held out."""
     return recurrence.make_split(
         DATA, num_train=run.settings.num_train, num_test=run.settings.num_test, seed=run.seed
     )
 
 
 def measured_of(run: Run) -> RecurrenceBatch:
-    """New sequences of the held-out generators, each generator as often as among the test
-    sequences.
-    """
+    """Draw new sequences of the held-out generators, in turn."""
     held_out = split_of(run).test.generators
     rows = torch.arange(run.settings.num_measured) % len(held_out)
     generators = Generators(held_out.initial[rows], held_out.coefficients[rows])
@@ -64,7 +63,7 @@ def measured_of(run: Run) -> RecurrenceBatch:
 
 
 def measure(run: Run) -> Optimum:
-    """The optimum on test and measured sequences, and without telling runs from first tokens."""
+    """Measure the optimum on test and measured sequences, and without recognising runs."""
     test = split_of(run).test
     tokens = measured_of(run).tokens
     return Optimum(
@@ -77,20 +76,18 @@ def measure(run: Run) -> Optimum:
 
 
 def _without_runs(tokens: Tensor) -> Tensor:
-    """Accuracy of the optimal reader whose prediction after ``a`` is the one after ``a a``, ``a a
-    a``, ...
-    """
+    """Return the best accuracy with the same prediction after ``a``, ``a a``, ``a a a``, ..."""
     inputs = tokens[:, :-1]
     targets = tokens[:, 1:]
     predictions = optimal_predictions(inputs, DATA)
     best = predictions.argmax(dim=-1)
-    run = (inputs == inputs[:, :1]).long().cumprod(dim=1).bool()
+    in_first_run = (inputs == inputs[:, :1]).long().cumprod(dim=1).bool()
     for token in range(DATA.vocab_size):
-        here = run & (inputs == token)
-        best[here] = predictions[here].sum(dim=0).argmax()
+        places = in_first_run & (inputs == token)
+        best[places] = predictions[places].sum(dim=0).argmax()
     return (best == targets).double().mean(dim=0)
 
 
 def batches(tokens: Tensor, size: int = 250) -> list[tuple[Tensor, Tensor]]:
-    """``tokens`` [sequence, seq_len + 1] as pairs (tokens, next tokens)."""
+    """Split ``tokens`` [sequence, seq_len + 1] into pairs (tokens, next tokens)."""
     return [(part[:, :-1], part[:, 1:]) for part in tokens.split(size)]

@@ -1,6 +1,4 @@
-"""What the lab does: its settings, its results, and the steps, figures and words that make the
-report.
-"""
+"""The lab on hand-designed attention: its settings, results, steps and figures."""
 
 import json
 from collections.abc import Callable
@@ -21,26 +19,30 @@ from glassformer.labs.run import Lab, Run
 from glassformer.training.classification import wilson
 
 COURSE_SEED = 227
-"""The course trains its first head from this seed."""
+"""Seed of the first head that the course trains."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much a run does."""
+    """Settings of a run of the lab."""
 
-    steps: int = 10_001  # of each head that is compared with its design
-    again: bool = True  # train a second head for each comparison
-    trainings: int = 10  # of a head on unique, each from another seed; 0: none
-    large_len: int = (
-        64  # letters of the longest sequences that the designs are verified for by the bound
-    )
-    num_random: int = 200  # random heads on the task that none can do
-    parity_steps: int = 5_000  # of the head that is trained on it
+    steps: int = 10_001
+    """Training steps of each head that is compared with its design."""
+    again: bool = True
+    """If True, a second head is trained for each comparison."""
+    trainings: int = 10
+    """Number of further trainings on the task unique, each from another seed."""
+    large_len: int = 64
+    """Longest sequences, in letters, for which the bound verifies the designs."""
+    num_random: int = 200
+    """Number of random heads on parity, which no head can compute."""
+    parity_steps: int = 5_000
+    """Training steps of the head that is trained on parity."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """All that one run measured."""
+    """Results of a run of the lab."""
 
     quick: bool
     seed: int
@@ -62,11 +64,9 @@ def _compare(current: Run) -> dict[str, Comparison]:
 
 def _train_again(current: Run) -> list[Training]:
     first = COURSE_SEED + current.seed
-    steps = current.settings.steps
+    train = partial(comparisons.train_again, "unique", current.settings.steps)
     return [
-        current.kept(
-            f"training-{seed}", Training, partial(comparisons.train_again, "unique", steps, seed)
-        )
+        current.kept(f"training-{seed}", Training, partial(train, seed))
         for seed in range(first, first + current.settings.trainings)
     ]
 

@@ -1,4 +1,4 @@
-"""The designed head and heads that the course's loop trained, for each of the course's tasks."""
+"""Comparisons of designed heads with heads that the course's loop trained, for each task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,52 +33,64 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Pair:
-    """Two heads of equal shapes: the cosine of each matrix's entries, and what does not depend on
-    the basis.
-    """
+    """Comparison of two heads of equal shapes."""
 
     entries: dict[str, float]
+    """Cosine of the entries of each matrix."""
     distance: HeadDistance
+    """Distances that do not depend on the basis."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The designed head ("hand") and a trained one ("learned")."""
+    """Comparison of the designed head ("hand") with a trained head ("learned")."""
 
     task: str
     steps: int
-    hand: dict[str, list[list[float]]]  # Km, Qm, Vm and, where there are positions, pos
+    hand: dict[str, list[list[float]]]
+    """Matrices Km, Qm, Vm and, if there are positions, pos."""
     learned: dict[str, list[list[float]]]
-    certificate: Certificate  # of the trained head
+    certificate: Certificate
+    """Certificate of the trained head."""
     hand_learned: Pair
-    learned_again: Pair | None  # trained from the next seed; left out of the quick version
-    learned_moved: Pair  # the trained head in another basis
-    # spread[head][sign][kind]: mean weight on keys "itself", "same letter", "other letters" and
-    # "CLS", over the queries with the target "+1" or "-1"; empty where targets are no signs
+    learned_again: Pair | None
+    """Comparison of trainings from two seeds; None in the quick version."""
+    learned_moved: Pair
+    """Comparison of the trained head with itself in another basis."""
     spread: dict[str, dict[str, dict[str, float]]]
-    on_wanted: dict[str, float]  # mean weight on the wanted keys
-    value_gap: list[float]  # mean absolute difference of the values at each position, CLS first
-    crossed: dict[str, dict[str, float]]  # mean absolute error by crossed[attention of][values of]
+    """Mean weights ``spread[head][sign][kind]``, empty if targets are no signs.
+
+    Kinds of keys are "itself", "same letter", "other letters" and "CLS". The mean is over queries
+    with the target "+1" or "-1".
+    """
+    on_wanted: dict[str, float]
+    """Mean weight on the keys that the design attends to."""
+    value_gap: list[float]
+    """Mean absolute difference of the values at each position, CLS first."""
+    crossed: dict[str, dict[str, float]]
+    """Mean absolute error ``crossed[attention of][values of]``."""
 
     def head(self, name: str) -> HeadWeights:
-        """The designed head or the trained one."""
+        """Return the designed head ("hand") or the trained head ("learned")."""
         return HeadWeights(**(self.hand if name == "hand" else self.learned))
 
     @property
     def pairs(self) -> dict[str, Pair]:
-        """The pairs that were measured, as a figure names them."""
-        pairs = {"designed, trained": self.hand_learned, "trained, two seeds": self.learned_again}
-        return {name: pair for name, pair in pairs.items() if pair} | {
-            "trained, two bases": self.learned_moved
-        }
+        """Pairs of heads that were compared, by their names in the figure."""
+        pairs = {"designed, trained": self.hand_learned}
+        if self.learned_again is not None:
+            pairs["trained, two seeds"] = self.learned_again
+        pairs["trained, two bases"] = self.learned_moved
+        return pairs
 
     def trace(self, name: str) -> HeadTrace:
-        """Every intermediate result on the course's sequence."""
+        """Return every intermediate result on the course's sequence."""
         return NumpyHead(self.head(name)).trace(shown_sequence(self.task)[0])
 
     def own_keys(self, name: str) -> tuple[float, float]:
-        """The mean cosine of a letter's query with its own key, and with those of other letters;
-        without positions.
+        """Return mean cosines of a letter's query with its own key and with other letters' keys.
+
+        The head must not have positions.
         """
         q, k = (
             rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -87,8 +99,9 @@ class Comparison:
         return contrast(q @ k.T)
 
     def part_scores(self, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Mean scores of a letter with itself and with others, and likewise of the positions of
-        letters.
+        """Return mean scores of a letter with itself and with others, and the same for positions.
+
+        The position of CLS is left out.
         """
         space = TASKS[self.task]().space
         parts = circuits.qk_parts(self.head(name), space)
@@ -97,25 +110,29 @@ class Comparison:
         return contrast(parts[:letters, :letters]), contrast(parts[first:, first:])
 
     def signs(self) -> tuple[float, float]:
-        """The value of CLS and the mean value of a letter in the trained head; for the task unique."""
+        """Return the trained head's value of CLS and its mean value of a letter (task unique)."""
         values = circuits.values_at_places(self.head("learned"), TASKS[self.task]().space)[:, 0]
         return float(values[0]), float(values[1:].mean())
 
 
 def contrast(square: Float[np.ndarray, "row column"]) -> tuple[float, float]:
-    """The mean entry on the diagonal and beside it."""
-    own = np.eye(len(square), dtype=bool)
-    return float(square[own].mean()), float(square[~own].mean())
+    """Return the mean entry on the diagonal and the mean entry off it."""
+    diagonal = np.eye(len(square), dtype=bool)
+    return float(square[diagonal].mean()), float(square[~diagonal].mean())
 
 
 def compare(name: str, steps: int, seed: int, again: bool) -> Comparison:
-    """Train a head on the course's task ``name``, with ``again`` a second one, and compare them
-    with the design.
+    """Train a head on the course's task ``name`` and compare it with the design.
+
+    With ``again``, a second head is trained from the next seed.
     """
     task = TASKS[name]()
-    made = design(task)
-    hand = made.weights
-    learned = _train(name, made.weights, steps, seed)
+    designed = design(task)
+    hand = designed.weights
+    learned = _train(name, hand, steps, seed)
+    learned_again = None
+    if again:
+        learned_again = _pair(learned, _train(name, hand, steps, seed + 1), task)
     heads = {"hand": hand, "learned": learned}
     block, counted, target = task.all_cases[:3]
     attention = {key: attention_weights(head, task.space, block) for key, head in heads.items()}
@@ -123,7 +140,7 @@ def compare(name: str, steps: int, seed: int, again: bool) -> Comparison:
     places = task.space.place_of(block)
     positions = task.space.places[1]
     gaps = np.abs(values["hand"] - values["learned"]).mean(axis=1)
-    wanted = made.description.wanted(block)
+    wanted_keys = designed.description.wanted(block)
 
     def error(weights: np.ndarray, value: np.ndarray) -> float:
         return float(np.abs(weights @ value[places] - target)[counted].mean())
@@ -135,12 +152,12 @@ def compare(name: str, steps: int, seed: int, again: bool) -> Comparison:
         learned={name: matrix.tolist() for name, matrix in learned.matrices.items()},
         certificate=verify(learned, task, tolerance=None),
         hand_learned=_pair(hand, learned, task),
-        learned_again=_pair(learned, _train(name, hand, steps, seed + 1), task) if again else None,
+        learned_again=learned_again,
         learned_moved=_pair(learned, circuits.in_random_bases(learned, seed), task),
         spread={key: _spread(weights, task) for key, weights in attention.items()},
         on_wanted={
-            key: float((each * wanted).sum(axis=2)[counted].mean())
-            for key, each in attention.items()
+            key: float((weights * wanted_keys).sum(axis=2)[counted].mean())
+            for key, weights in attention.items()
         },
         value_gap=[
             float(gaps[positions == position].mean())
@@ -155,7 +172,7 @@ def compare(name: str, steps: int, seed: int, again: bool) -> Comparison:
 
 @dataclass(frozen=True)
 class Training:
-    """One more training: the verdict on the trained head, and its distance from the designed one."""
+    """A further training, with the head's certificate and its distance from the design."""
 
     seed: int
     certificate: Certificate
@@ -174,12 +191,14 @@ def train_again(name: str, steps: int, seed: int) -> Training:
 def _spread(
     weights: Float[np.ndarray, "sequence query key"], task: Task
 ) -> dict[str, dict[str, float]]:
+    """Return mean weights by the sign of the target and the kind of key."""
     block, counted, target = task.all_cases[:3]
-    own = np.eye(block.tokens.shape[1], dtype=bool)[None]
-    same = (block.tokens[:, :, None] == block.tokens[:, None, :]) & ~own
+    itself = np.eye(block.tokens.shape[1], dtype=bool)[None]
+    same = (block.tokens[:, :, None] == block.tokens[:, None, :]) & ~itself
     cls = np.zeros_like(same)
     cls[:, :, 0] = task.space.has_cls
-    kinds = {"itself": own, "same letter": same, "other letters": ~own & ~same & ~cls, "CLS": cls}
+    other = ~itself & ~same & ~cls
+    kinds = {"itself": itself, "same letter": same, "other letters": other, "CLS": cls}
     signs = ("+1", "-1") if task.readout == "sign" else ()
     groups = {sign: counted & (np.sign(target[..., 0]) == float(sign)) for sign in signs}
     return {
@@ -192,7 +211,7 @@ def _spread(
 
 
 def _train(name: str, like: HeadWeights, steps: int, seed: int) -> HeadWeights:
-    """A head of the same shapes, trained by the course's loop."""
+    """Train a head of the same shapes with the course's loop."""
     sizes = (like.input_dim, like.qk_dim, like.v_dim, like.pos_dim or None, like.max_seq_len)
     cls = TASKS[name]().space.has_cls
     log_interval = max(1, steps // 2)
@@ -210,7 +229,7 @@ def _pair(first: HeadWeights, second: HeadWeights, task: Task) -> Pair:
 
 
 def draw_heads(comparison: Comparison) -> Figure:
-    """The course's eight panels of both heads, on the course's sequence."""
+    """Draw the course's eight panels of both heads, on the course's sequence."""
     sequence, names = shown_sequence(comparison.task)
     return draw_comparison(
         comparison.head("hand"),
@@ -223,7 +242,9 @@ def draw_heads(comparison: Comparison) -> Figure:
 
 
 def draw_circuits(comparison: Comparison) -> Figure:
-    """The QK circuits and the values of both heads, as shares of each one's largest; rows less what
+    """Draw the QK circuits and the values of both heads.
+
+    Entries are shares of each table's largest entry. Score rows are without the constant that
     softmax ignores.
     """
     task = TASKS[comparison.task]()
@@ -241,7 +262,7 @@ def draw_circuits(comparison: Comparison) -> Figure:
 
 @in_style
 def draw_cosines(comparisons: Sequence[Comparison]) -> Figure:
-    """Entries and circuits: cosines of two heads for the same task, for each pair of heads."""
+    """Draw cosines of entries and of circuits, for each pair of heads for the same task."""
     looks = (
         ("entries of Km", "s", ORANGE),
         ("entries of Qm", "D", RED),
@@ -257,12 +278,10 @@ def draw_cosines(comparisons: Sequence[Comparison]) -> Figure:
         entries = [[pair.entries[name] for pair in pairs] for name in ("Km", "Qm", "Vm")]
         qk = [pair.distance.qk_cosine for pair in pairs]
         values = [pair.distance.value_cosine for pair in pairs]
-        for number, ((label, marker, color), shown) in enumerate(
-            zip(looks, [*entries, qk, values], strict=True)
-        ):
-            ax.plot(
-                shown, rows + 0.13 * (number - 2), marker, color=color, label=label, markersize=7
-            )
+        series = zip(looks, [*entries, qk, values], strict=True)
+        for number, ((label, marker, color), cosines) in enumerate(series):
+            places = rows + 0.13 * (number - 2)
+            ax.plot(cosines, places, marker, color=color, label=label, markersize=7)
         ax.axvline(0, color=BLACK, linewidth=0.8)
         ax.set(
             title=comparison.task, xlabel="cosine", xlim=(-1.08, 1.08), xticks=[-1, -0.5, 0, 0.5, 1]
@@ -277,8 +296,9 @@ def draw_cosines(comparisons: Sequence[Comparison]) -> Figure:
 
 @in_style
 def draw_signs(comparison: Comparison) -> Figure:
-    """The course's last figure: signs of the designed head, of the trained one, and the expected
-    ones, without CLS.
+    """Draw the course's last figure: signs of the designed and the trained head, and the target.
+
+    CLS is left out.
     """
     names = list(SHOWN[comparison.task])
     task = TASKS[comparison.task]()

@@ -1,4 +1,4 @@
-"""Designed heads with their certificates, and a task that no single head can do."""
+"""Designed heads with their certificates, and parity, which no single head can compute."""
 
 from dataclasses import dataclass
 
@@ -15,46 +15,49 @@ from glassformer.labs.hand_designed.course import TrainingConfig, train_loop
 
 @dataclass(frozen=True)
 class DesignResult:
-    """One design; ``large`` certifies the same description for 26 letters and sequences of up to
-    ``large_len``.
-    """
+    """A designed head and its certificates."""
 
     task: str
     description: str
     qk_dim: int
-    pos_dim: int  # 0 without positions
+    pos_dim: int
+    """Dimensions for positions; 0 for a head without positions."""
     sharpness: float
     float64: Certificate
     float32: Certificate
     large: Certificate
+    """Certificate of the same design for 26 letters and up to ``large_len`` positions."""
     large_len: int
 
 
 @dataclass(frozen=True)
 class Refutation:
-    """Heads on parity, which no single head can compute."""
+    """Results of heads on parity, which no single head can compute."""
 
     num_random: int
     num_refuted: int
-    longest: int  # letters of the longest counterexample to a random head
+    longest: int
+    """Number of letters in the longest counterexample to a random head."""
     steps: int
     trained: Certificate
-    constant: float  # share of the outputs that the better constant sign gets right
+    constant: float
+    """Share of the outputs that the better constant sign gets right."""
 
 
 def measure_design(name: str, large_len: int) -> DesignResult:
     """Design the head for the built-in task ``name`` and verify it."""
     task = TASKS[name]()
     large = TASKS[name](letters=LETTERS, max_len=large_len)
-    made = design(task)
+    designed = design(task)
+    weights = designed.weights
     return DesignResult(
         task=name,
-        description=str(made.description),
-        qk_dim=made.weights.qk_dim,
-        pos_dim=made.weights.pos_dim,
-        sharpness=made.sharpness,
-        float64=verify(made.weights, task, tolerance=1e-9),
-        float32=verify(made.weights, task, tolerance=1e-6, dtype=torch.float32),
+        description=str(designed.description),
+        qk_dim=weights.qk_dim,
+        pos_dim=weights.pos_dim,
+        sharpness=designed.sharpness,
+        float64=verify(weights, task, tolerance=1e-9),
+        float32=verify(weights, task, tolerance=1e-6, dtype=torch.float32),
         large=verify(design(large).weights, large, tolerance=1e-9),
         large_len=large_len,
     )
@@ -64,33 +67,34 @@ def refute(num_random: int, steps: int, seed: int) -> Refutation:
     """Verify random heads and a trained one on parity."""
     task = parity()
     rng = np.random.default_rng(seed)
-    inputs = task.space.num_tokens
-    max_seq_len = task.space.num_positions
-    found = []
+    pos_dim = 4
+    input_dim = task.space.num_tokens + pos_dim
+    sizes = (
+        (input_dim, 8),
+        (input_dim, 8),
+        (input_dim, task.v_dim),
+        (task.space.num_positions, pos_dim),
+    )
+    lengths = []
     for _ in range(num_random):
         scale = 4.0 ** rng.uniform(-1, 2)
-        sizes = ((inputs + 4, 8), (inputs + 4, 8), (inputs + 4, task.v_dim), (max_seq_len, 4))
-        certificate = verify(
-            HeadWeights(*(scale * rng.standard_normal(size) for size in sizes)),
-            task,
-            tolerance=None,
-        )
+        head = HeadWeights(*(scale * rng.standard_normal(size) for size in sizes))
+        certificate = verify(head, task, tolerance=None)
         if certificate.counterexample is not None:
-            found.append(len(certificate.counterexample.sequence))
-    certificate = verify(_train(task, steps, seed), task, tolerance=None)
+            lengths.append(len(certificate.counterexample.sequence))
     positive = float((task.all_cases.target[task.all_cases.counted] > 0).mean())
     return Refutation(
-        num_random,
-        len(found),
-        max(found, default=0),
-        steps,
-        certificate,
-        max(positive, 1 - positive),
+        num_random=num_random,
+        num_refuted=len(lengths),
+        longest=max(lengths, default=0),
+        steps=steps,
+        trained=verify(_train(task, steps, seed), task, tolerance=None),
+        constant=max(positive, 1 - positive),
     )
 
 
 def _train(task: Task, steps: int, seed: int) -> HeadWeights:
-    """A head trained by the course's loop, but with Adam; every length is equally likely."""
+    """Train a head with the course's loop, but with Adam; every length is equally likely."""
     space = task.space
     rng = np.random.default_rng(seed)
 

@@ -1,9 +1,11 @@
-"""The lookup lab: what is done how often, the steps, the figures, and what the report calls."""
+"""The lookup lab: its settings, results, steps and figures."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from glassformer.data.in_context_lookup import bag_ceiling
+from glassformer.data.lookup import FACTS
 from glassformer.labs.lookup.course import NUM_EPOCHS
 from glassformer.labs.lookup.experiments import course_runs, fresh_facts, recipes
 from glassformer.labs.lookup.experiments.course_runs import CourseRun
@@ -16,10 +18,11 @@ from glassformer.training.in_context_lookup import InContextRecipe
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is done."""
+    """Settings of a run of the lab."""
 
     epochs: int = NUM_EPOCHS
-    seeds: int = 3  # of the seed's model, and of each encoding
+    seeds: int = 3
+    """Number of trainings of the seed's model, and of each encoding."""
     encodings: tuple[InContextRecipe, ...] = (recipes.SLOTS, recipes.BAG, recipes.POSITIONS)
     lengths: tuple[int, ...] = fresh_facts.LENGTHS
     num_questions: int = 4000
@@ -27,7 +30,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Results:
-    """All that a run measured."""
+    """Results of a run of the lab."""
 
     quick: bool
     seed: int
@@ -73,9 +76,12 @@ LAB = Lab(
         "slot-sharpness": fresh_facts.draw_slot_sharpness,
     },
     context={
-        **{name: getattr(fresh_facts, name) for name in ("NAMES", "accuracies", "bag_ceiling")},
-        **{name: getattr(course_runs, name) for name in ("FACTS", "shares")},
+        "FACTS": FACTS,
+        "NAMES": fresh_facts.NAMES,
         "NUM_EPOCHS": NUM_EPOCHS,
+        "accuracies": fresh_facts.accuracies,
+        "bag_ceiling": bag_ceiling,
+        "shares": course_runs.shares,
         "median": median,
         "wilson": wilson,
     },

@@ -1,4 +1,4 @@
-"""The seed's experiment: train on fixed facts, scramble every context, look at the cross-attention."""
+"""The seed's experiment: train on fixed facts, scramble contexts, inspect the cross-attention."""
 
 from __future__ import annotations
 
@@ -65,72 +65,74 @@ SIZES = (
 )
 
 Attention = dict[str, list[list[list[float]]]]
-"""By key of a fact: [head][target token][role], weights on ROLES, averaged over the 24 orders of
-the context.
+"""Weights [head][target token][role] by key of a fact, averaged over the 24 orders of its context.
+
+The roles are :data:`ROLES`.
 """
 
 
 @dataclass(frozen=True)
 class CourseRun:
-    """One training of the seed's model, and what the weights with the lowest validation loss do."""
+    """A training of the seed's model, measured with the weights of lowest validation loss."""
 
     seed: int
     source_positions: str
     num_parameters: int
-    evaluations: list[
-        tuple[int, float, float]
-    ]  # epoch, validation loss, share of validation examples right
+    evaluations: list[tuple[int, float, float]]
+    """Epoch, validation loss, and share of validation examples answered right."""
     best_epoch: int
-    test_seen: float  # the share of test examples whose context was trained on
+    test_seen: float
+    """Share of test examples whose context is also a training context."""
     test_accuracy: float
     contexts_accuracy: float
+    """Accuracy on all 72 contexts."""
     scrambling: Scrambling
     before: Attention
+    """Cross-attention before training."""
     after: Attention
+    """Cross-attention after training."""
     side_by_side: list[str]
+    """Lines of :func:`side_by_side`."""
 
     @property
     def right_after(self) -> int | None:
-        """The first epoch after which every validation example is answered right."""
+        """First epoch after which every validation example is answered right."""
         return next((epoch for epoch, _, share in self.evaluations if share == 1), None)
 
     @property
     def spikes(self) -> dict[str, tuple[int, float]]:
-        """For each fact, the head (from 0) with the largest weight on the value token after
-        training, its weight.
+        """Head (from 0) with the largest weight on the value after training, and the weight.
+
+        The keys are the facts.
         """
         on_value = {key: [head[0][VALUE] for head in heads] for key, heads in self.after.items()}
         return {key: (int(np.argmax(weights)), max(weights)) for key, weights in on_value.items()}
 
     @property
     def steadiest(self) -> float:
-        """The largest weight on the value token that one head has for every fact."""
+        """Largest weight on the value token that a single head reaches for every fact."""
         return float(np.array(list(self.after.values()))[:, :, 0, VALUE].min(0).max())
 
     @property
     def sharpest(self) -> int:
-        """The head with the largest weight on the fact's two tokens after training, averaged over
-        facts.
-        """
+        """Head with the largest mean weight on a fact's two tokens after training."""
         return int(shares(self.after).sum(1).argmax())
 
 
 def shares(attention: Attention) -> Float[np.ndarray, "head 2"]:
-    """The weight of each head at ``[SOS]`` on the key and on the value, averaged over the facts."""
+    """Return each head's mean weights at ``[SOS]`` on the key and on the value, over the facts."""
     return np.mean(list(attention.values()), axis=0)[:, 0, [KEY, VALUE]]
 
 
 def course_split(
     seed: int, num_samples: int = NUM_SAMPLES
 ) -> tuple[tuple[LookupExample, ...], ...]:
-    """The seed's 4,000 training, 500 validation and 500 test examples, or as large shares of
-    ``num_samples``.
-    """
+    """Return training, validation and test examples: 80, 10 and 10 % of ``num_samples``."""
     return lookup.split_lookup(lookup.lookup_examples(num_samples, seed))
 
 
 def build_course_model(seed: int, source_positions: Positions = "none") -> EncoderDecoder:
-    """The seed's model before training; positions in its encoder make the control."""
+    """Build the seed's model before training; the control has positions in the encoder."""
     with torch.device("meta"):
         config = CrossAttentionLookupModel(*SIZES).config
     with seeded(seed):
@@ -147,12 +149,11 @@ def train_course(
 ) -> tuple[EncoderDecoder, TrainingResult]:
     """Train the seed's model with Adam at 1e-4 and batches of 32, evaluated after each epoch.
 
-    It has the weights with the lowest validation loss; without a directory the last ones.
+    The returned model has the weights with the lowest validation loss, or without a directory the
+    last weights.
     """
-    model, (training, validation, _) = (
-        build_course_model(seed, source_positions),
-        course_split(seed, num_samples),
-    )
+    model = build_course_model(seed, source_positions)
+    training, validation, _ = course_split(seed, num_samples)
     steps = -(-len(training) // course.BATCH_SIZE)
     config = TrainingConfig(
         steps=epochs * steps,
@@ -180,10 +181,9 @@ def train_course(
 
 
 def measure(current: Run, seed: int, source_positions: Positions = "none") -> CourseRun:
-    """Train one model, and try it on all 72 contexts in all orders."""
-    if source_positions == "none":
-        name = f"course-{seed}"
-    else:
+    """Train a model, and measure it on all 72 contexts in all orders."""
+    name = f"course-{seed}"
+    if source_positions != "none":
         name = f"course-{source_positions}-{seed}"
 
     def compute() -> CourseRun:
@@ -198,13 +198,15 @@ def measure(current: Run, seed: int, source_positions: Positions = "none") -> Co
         assert result.best is not None
         untrained = build_course_model(seed, source_positions).eval()
         source = lookup_batch(all_contexts()).source
+        evaluations = [
+            (step // steps, metrics["loss"], metrics["accuracy"])
+            for step, metrics in result.evaluations
+        ]
         return CourseRun(
             seed=seed,
             source_positions=source_positions,
             num_parameters=sum(weight.numel() for weight in model.parameters()),
-            evaluations=[
-                (step // steps, each["loss"], each["accuracy"]) for step, each in result.evaluations
-            ],
+            evaluations=evaluations,
             best_epoch=result.best.step // steps,
             test_seen=lookup.share_seen(training, test),
             test_accuracy=share_right(model, test),
@@ -219,7 +221,7 @@ def measure(current: Run, seed: int, source_positions: Positions = "none") -> Co
 
 
 def share_right(model: EncoderDecoder, examples: Sequence[LookupExample]) -> float:
-    """The share of examples for which the model writes exactly the value and ``[EOS]``."""
+    """Return the share of examples for which the model writes exactly the value and ``[EOS]``."""
     batch = lookup_batch(examples)
     written = greedy_decode(model, batch.source, TARGET_LEN, SOS)
     return float((written == batch.targets).all(-1).double().mean())
@@ -229,7 +231,7 @@ def share_right(model: EncoderDecoder, examples: Sequence[LookupExample]) -> flo
 def written_logits(
     model: EncoderDecoder, source: Int[Tensor, "batch source"]
 ) -> Float[Tensor, "batch target vocab"]:
-    """The logits of each token that the model writes, after what it has written itself."""
+    """Return the logits of each token that the model writes in greedy decoding."""
     memory = model.encode(source)
     written = torch.full((len(source), 1), SOS, device=source.device)
     for _ in range(TARGET_LEN):
@@ -240,28 +242,30 @@ def written_logits(
 
 @torch.no_grad()
 def attention(model: EncoderDecoder) -> Attention:
-    """The cross-attention while the model reads each fact's contexts and writes their targets."""
-    found = {}
+    """Return the cross-attention for each fact, averaged over its contexts."""
+    by_key = {}
     for key in FACTS:
         examples = [example for example in all_contexts() if example.key == key]
         batch = lookup_batch(examples)
-        orders = [list[str](example.order) for example in examples]
-        with capture(model, ["decoder_layers.0.cross_attention"]) as seen:
+        with capture(model, ["decoder_layers.0.cross_attention"]) as captured:
             model(batch.source, batch.inputs)
-        (weights,) = seen.weights.values()
-        places = torch.tensor(
-            [[0, *(1 + order.index(role) for role in ROLES[1:])] for order in orders]
-        )
-        found[key] = weights.gather(3, places[:, None, None].expand_as(weights)).mean(0).tolist()
-    return found
+        (weights,) = captured.weights.values()
+        places = torch.tensor([_role_places(example) for example in examples])
+        by_role = weights.gather(3, places[:, None, None].expand_as(weights))
+        by_key[key] = by_role.mean(0).tolist()
+    return by_key
+
+
+def _role_places(example: LookupExample) -> list[int]:
+    """Return the place of each role in a context, which begins with ROLES[0]."""
+    order = list[str](example.order)
+    return [0, *(1 + order.index(role) for role in ROLES[1:])]
 
 
 def side_by_side(
     model: EncoderDecoder, examples: Sequence[LookupExample], seed: int = 0
 ) -> list[str]:
-    """Two lines for each example: the words read and written, in the original order and in another
-    one.
-    """
+    """Return lines of words read and written, for each example in two orders."""
     source = lookup_batch(examples).source
     generator = torch.Generator().manual_seed(seed)
     orders = torch.stack([torch.randperm(source.shape[1], generator=generator) for _ in examples])
@@ -269,16 +273,15 @@ def side_by_side(
     for original, scrambled in zip(source, source.gather(1, orders), strict=True):
         for name, row in (("original", original), ("scrambled", scrambled)):
             written = greedy_decode(model, row[None], TARGET_LEN, SOS, EOS)[0]
-            lines.append(
-                f"{name:9}  {' '.join(course.token_words(row)):27} ->  "
-                f"{' '.join(course.token_words(written))}"
-            )
+            words_read = " ".join(course.token_words(row))
+            words_written = " ".join(course.token_words(written))
+            lines.append(f"{name:9}  {words_read:27} ->  {words_written}")
     return lines
 
 
 @in_style
 def draw_training(results: Results) -> Figure:
-    """Validation loss by epoch."""
+    """Draw the validation loss by epoch."""
     figure, (ax,) = new_figure(7, 3.6)
     models = {f"seed {model.seed}": model for model in results.course}
     models[f"seed {results.control.seed}, with positions"] = results.control
@@ -296,9 +299,7 @@ def draw_training(results: Results) -> Figure:
 
 @in_style
 def draw_scrambling(results: Results) -> Figure:
-    """The largest change of a logit over all orders of each context, without positions in the
-    encoder and with.
-    """
+    """Draw the largest change of a logit over all orders of each context, with the control."""
     figure, (ax,) = new_figure(8, 4.2)
     first = results.course[0].scrambling
     control = results.control.scrambling
@@ -306,9 +307,9 @@ def draw_scrambling(results: Results) -> Figure:
         (control, "sinusoidal positions in the encoder", RED, "o"),
         (first, "no positions in it", BLUE, "s"),
     )
-    for found, label, color, marker in series:
-        changes = np.array([context.largest_change for context in found.contexts])
-        # A change of exactly 0 has no place on a logarithmic axis.
+    for scrambling, label, color, marker in series:
+        changes = np.array([context.largest_change for context in scrambling.contexts])
+        # A logarithmic axis cannot show a change of exactly 0.
         numbers = np.arange(1, len(changes) + 1)
         ax.plot(
             numbers,
@@ -326,7 +327,8 @@ def draw_scrambling(results: Results) -> Figure:
         textcoords="offset points",
         va="bottom",
     )
-    title = f"Largest change of a logit over {first.orders // len(first.contexts)} orders of each context"
+    orders = first.orders // len(first.contexts)
+    title = f"Largest change of a logit over {orders} orders of each context"
     ax.set(title=title, xlabel="context", ylabel="change of a logit", yscale="log")
     label_powers_of_ten(ax.yaxis)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
@@ -334,12 +336,12 @@ def draw_scrambling(results: Results) -> Figure:
 
 
 def draw_cross_attention(results: Results) -> Figure:
-    """The cross-attention of one fact's context, head by head, before training and after."""
+    """Draw each head's cross-attention in one fact's contexts, before and after training."""
     model = results.course[0]
     key = "CHAIR"
     words = [{"key": key, "value": FACTS[key]}.get(role, role) for role in ROLES]
     title = f"Cross-attention of one context before and after training (seed {model.seed})"
-    weights = np.array([model.before[key], model.after[key]]).round(2)  # two decimals in every cell
+    weights = np.array([model.before[key], model.after[key]]).round(2)  # cells show two decimals
     return cross_attention(
         weights, words, ["[SOS]", FACTS[key]], title, layer_names=("before", "after")
     )
@@ -347,9 +349,7 @@ def draw_cross_attention(results: Results) -> Figure:
 
 @in_style
 def draw_sharpness(results: Results) -> Figure:
-    """Each head's weight on key and value at ``[SOS]``, averaged over the facts, before training
-    and after.
-    """
+    """Draw each head's mean weights on key and value at ``[SOS]``, before and after training."""
     figure, axes = new_figure(
         3.6 * len(results.course) + 1, 4.2, columns=len(results.course), sharey=True
     )
@@ -371,7 +371,7 @@ def draw_sharpness(results: Results) -> Figure:
 def draw_bars(
     ax: Axes, heights: ArrayLike, label: str, color: str, bottom: ArrayLike = 0.0, dots: str = ""
 ) -> None:
-    """A bar for each head; those of before training are on the left and hatched."""
+    """Draw a bar for each head; bars from before training are on the left and hatched."""
     before = "before" in label
     heads = np.arange(np.size(heights))
     style: dict[str, Any] = {
@@ -380,7 +380,8 @@ def draw_bars(
         "edgecolor": BLACK,
         "linewidth": 0.6,
     }
-    ax.bar(heads + (-0.2 if before else 0.2), heights, 0.36, bottom=bottom, label=label, **style)
+    offset = -0.2 if before else 0.2
+    ax.bar(heads + offset, heights, 0.36, bottom=bottom, label=label, **style)
     ax.set_xticks(heads, [f"head {head + 1}" for head in heads])
     ax.set_ylim(0, 1.05)
     ax.grid(False, axis="x")

@@ -1,6 +1,4 @@
-"""Fresh facts in each encoding: how often models are right, where they look, and whether the order
-matters.
-"""
+"""Models on fresh facts in each encoding: accuracy, attention, and effect of the order."""
 
 from __future__ import annotations
 
@@ -41,12 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lookup:
-    """What a model does with contexts of so many facts; see :func:`measure_length`."""
+    """Measurements on contexts of ``num_facts`` facts; see :func:`measure_length`."""
 
     num_facts: int
     num_questions: int
-    accuracy: float  # the share right, in [0, 1]
-    sharpness: list[float]  # each head's weight on the positions that determine the answer
+    accuracy: float
+    """Share of right answers, in [0, 1]."""
+    sharpness: list[float]
+    """Each head's weight on the positions that determine the answer."""
 
 
 LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -56,51 +56,53 @@ _PLACES_PER_BATCH = 16_384
 
 @dataclass(frozen=True)
 class Order:
-    """The same contexts in another order."""
+    """Changes of answers when the same contexts are in another order."""
 
     num_questions: int
     answers_changed: int
-    largest_change: float  # of a logit
+    largest_change: float
+    """Largest change of a logit."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The model of a recipe and a seed."""
+    """Measurements of a trained model."""
 
     recipe: InContextRecipe
     seed: int
     lengths: list[Lookup]
-    sharpness_before: list[float]  # of the untrained model, at the most facts trained on
-    order: Order  # at the most facts trained on
+    sharpness_before: list[float]
+    """Sharpness of the untrained model, with the largest number of facts in training."""
+    order: Order
+    """Effect of the order, with the largest number of facts in training."""
 
     def at(self, num_facts: int) -> Lookup | None:
-        """With so many facts; None where there are too few keys or values."""
+        """Return the measurements with ``num_facts`` facts, or None."""
         return next((length for length in self.lengths if length.num_facts == num_facts), None)
 
 
 def measure(current: Run, recipe: InContextRecipe, seed: int) -> Answers:
-    """Train the model of ``recipe`` and measure it at the lengths that its keys and values suffice
-    for.
+    """Train the model of ``recipe`` and measure it.
+
+    Lengths for which it has too few keys or values are left out.
     """
     name = f"{recipe.directory}-{seed}"
     settings = current.settings
 
     def compute() -> Answers:
         print(f"fresh facts: {recipe.name}, seed {seed}, {recipe.steps:,} steps", flush=True)
-        longest = recipe.data.max_facts
-        few = min(1000, settings.num_questions)
-        before = measure_length(build_model(recipe, seed).eval(), recipe, longest, few)
+        max_facts = recipe.data.max_facts
+        num_questions = min(1000, settings.num_questions)
+        untrained = build_model(recipe, seed).eval()
+        before = measure_length(untrained, recipe, max_facts, num_questions)
         model, _ = train_in_context(recipe, seed, current.out / "trainings" / name)
-        lengths = [count for count in settings.lengths if count <= recipe.data.most_facts]
-        return Answers(
-            recipe=recipe,
-            seed=seed,
-            lengths=[
-                measure_length(model, recipe, count, settings.num_questions) for count in lengths
-            ],
-            sharpness_before=before.sharpness,
-            order=measure_order(model, recipe, longest, few),
-        )
+        lengths = [
+            measure_length(model, recipe, count, settings.num_questions)
+            for count in settings.lengths
+            if count <= recipe.data.most_facts
+        ]
+        order = measure_order(model, recipe, max_facts, num_questions)
+        return Answers(recipe, seed, lengths, before.sharpness, order)
 
     return current.kept(name, Answers, compute)
 
@@ -113,11 +115,11 @@ def measure_length(
     num_questions: int,
     seed: int = 0,
 ) -> Lookup:
-    """Ask questions about contexts of so many facts, from seeds that training does not use.
+    """Ask questions about contexts of ``num_facts`` facts, from seeds that training does not use.
 
-    Where training leaves pairings out, each pairing of these contexts is one of those. With more
-    than 64 facts fewer questions are asked (256 at least), so that the time stays in bounds.
-    Weights are those of the last cross-attention.
+    If training holds out pairings, all pairings of these contexts are held-out ones. With more than
+    64 facts, fewer questions are asked (at least 256) to limit the time. Sharpness is measured in
+    the last cross-attention.
     """
     num_questions = min(num_questions, max(256, num_questions * 64 // num_facts))
     parts: dict[str, list[Tensor]] = defaultdict(list)
@@ -126,16 +128,15 @@ def measure_length(
         query = facts.query[:, None]
         answer = facts.answer[:, None]
         tokens = source.tokens
-        with capture(model, [name]) as seen:
+        with capture(model, [name]) as captured:
             logits = model(tokens, query, source.real)[:, -1]
-        weights = seen.weights[name][:, :, -1]
+        weights = captured.weights[name][:, :, -1]
         parts["accuracy"].append(logits.argmax(-1) == facts.answer)
-        slots = tokens.dim() == 3
-        if slots:
-            on = tokens[..., 0] == query
+        if tokens.dim() == 3:  # slots
+            is_relevant = tokens[..., 0] == query
         else:
-            on = (tokens == query) | (tokens == answer)
-        parts["sharpness"].append((weights * on[:, None]).sum(-1))
+            is_relevant = (tokens == query) | (tokens == answer)
+        parts["sharpness"].append((weights * is_relevant[:, None]).sum(-1))
     mean = {name: torch.cat(values).double().mean(0) for name, values in parts.items()}
     return Lookup(num_facts, num_questions, float(mean["accuracy"]), mean["sharpness"].tolist())
 
@@ -148,39 +149,41 @@ def measure_order(
     num_questions: int,
     seed: int = 0,
 ) -> Order:
-    """Ask the same questions about contexts and about the same contexts in another random order."""
+    """Ask the same questions about contexts, and about these contexts in another random order."""
     changed = 0
     largest = 0.0
     for facts, source in contexts(recipe, num_facts, num_questions, seed):
-        moved = encode(reordered(facts, seed=seed + 1), recipe.encoding, seed=seed + 1)
-        first = model(source.tokens, facts.query[:, None], source.real)[:, -1]
-        second = model(moved.tokens, facts.query[:, None], moved.real)[:, -1]
-        changed += int((first.argmax(-1) != second.argmax(-1)).sum())
-        largest = max(largest, float((first - second).abs().max()))
+        scrambled = encode(reordered(facts, seed=seed + 1), recipe.encoding, seed=seed + 1)
+        query = facts.query[:, None]
+        logits = model(source.tokens, query, source.real)[:, -1]
+        new_logits = model(scrambled.tokens, query, scrambled.real)[:, -1]
+        changed += int((logits.argmax(-1) != new_logits.argmax(-1)).sum())
+        largest = max(largest, float((logits - new_logits).abs().max()))
     return Order(num_questions, changed, largest)
 
 
 def contexts(
     recipe: InContextRecipe, num_facts: int, count: int, seed: int
 ) -> Iterator[tuple[Facts, Source]]:
-    """Batches of questions about so many facts, from seeds that training does not use."""
+    """Yield batches of questions about ``num_facts`` facts, from seeds not used in training."""
     split: Split = "unseen" if recipe.asks_unseen else "all"
     seed += MEASURING_SEED + 1
     size = max(1, min(500, _PLACES_PER_BATCH // num_facts))
     for step, start in enumerate(range(0, count, size)):
-        now = min(size, count - start)
-        facts = sample(recipe.data, now, seed, split=split, step=step, num_facts=num_facts)
+        batch_size = min(size, count - start)
+        facts = sample(recipe.data, batch_size, seed, split=split, step=step, num_facts=num_facts)
         yield facts, encode(facts, recipe.encoding, seed=seed, step=step)
 
 
 def accuracies(models: Sequence[Answers], num_facts: int) -> list[float]:
-    """Of each seed, where so many facts were measured."""
-    return [length.accuracy for model in models if (length := model.at(num_facts)) is not None]
+    """Return the accuracy of each seed for which ``num_facts`` was measured."""
+    lengths = [model.at(num_facts) for model in models]
+    return [length.accuracy for length in lengths if length is not None]
 
 
 @in_style
 def draw_accuracy(results: Results) -> Figure:
-    """Accuracy over the number of facts: the median over seeds, and their range."""
+    """Draw the accuracy by number of facts: median and range over seeds."""
     figure, (ax,) = new_figure(8, 4.8)
     bag = results.encodings["bag"][0]
     facts = [length.num_facts for length in bag.lengths]
@@ -190,12 +193,8 @@ def draw_accuracy(results: Results) -> Figure:
         counts = [length.num_facts for length in models[0].lengths]
         values = np.array([[length.accuracy for length in model.lengths] for model in models])
         look = {**line(series, len(counts)), "markevery": None}
-        # The points of bag and positions lie on one another: large open markers around small ones.
-        look |= (
-            {"markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
-            if encoding == "bag"
-            else {}
-        )
+        if encoding == "bag":  # large open markers, because those of positions lie inside
+            look |= {"markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
         label = f"{NAMES[encoding]}, {models[0].recipe.data.num_keys} keys"
         ax.plot(counts, np.median(values, axis=0), label=label, **look)
         ax.fill_between(
@@ -220,7 +219,7 @@ def draw_accuracy(results: Results) -> Figure:
 
 @in_style
 def draw_slot_sharpness(results: Results) -> Figure:
-    """Each head's weight on the slot of the queried key, before training and after."""
+    """Draw each head's weight on the slot of the queried key, before and after training."""
     model = results.encodings["slots"][0]
     trained = model.at(model.recipe.data.max_facts)
     assert trained is not None

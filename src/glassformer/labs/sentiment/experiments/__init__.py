@@ -1,4 +1,4 @@
-"""The experiments of the sentiment lab, and what makes a lab of them."""
+"""The sentiment lab: its settings, results and steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from glassformer.training.classification import wilson
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is done; ``data`` is an argument of
-    :func:`~glassformer.labs.sentiment.sources.find_data`.
-    """
+    """Settings of a run of the lab."""
 
     data: str | None = None
-    seeds: int = 3  # of each encoder of the table
+    """Data set, see :func:`~glassformer.labs.sentiment.sources.find_data`."""
+    seeds: int = 3
+    """Number of trainings of each encoder in the table."""
     pretrained: bool = True
     leak_seeds: int = 10
     leak_epochs: int = 10
@@ -32,7 +32,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Results:
-    """All that one run of the lab measured; see :mod:`glassformer.labs.run`."""
+    """Results of a run of the lab; see :mod:`glassformer.labs.run`."""
 
     quick: bool
     seed: int
@@ -41,10 +41,8 @@ class Results:
     padding: pitfalls.PaddingResult
 
 
-def _alone(measure: Callable[[Settings, Sequence[int]], Any]) -> Callable[[Run], Any]:
-    """A step of small networks, with one thread; ``measure`` gets the settings and the seeds from
-    the run's on.
-    """
+def _with_one_thread(measure: Callable[[Settings, Sequence[int]], Any]) -> Callable[[Run], Any]:
+    """Return a step that calls ``measure`` with settings and seeds, and uses one thread."""
 
     def step(run: Run) -> Any:
         with one_thread():
@@ -67,10 +65,10 @@ LAB = Lab(
     results=Results,
     steps={
         "models": models.measure_models,
-        "leak": _alone(
+        "leak": _with_one_thread(
             lambda s, seeds: pitfalls.measure_leak(seeds[: s.leak_seeds], s.leak_epochs)
         ),
-        "padding": _alone(
+        "padding": _with_one_thread(
             lambda s, seeds: pitfalls.measure_padding(seeds[: s.padding_seeds], s.padding_epochs)
         ),
     },

@@ -1,4 +1,4 @@
-"""The MiniTransformer, trained in the course's sizes and settings, with padding seen or left out."""
+"""Training of the MiniTransformer with the course's settings, with padding seen or left out."""
 
 import contextlib
 import io
@@ -33,11 +33,12 @@ COURSE_VOCABULARY = 500
 COURSE_EPOCHS = 10
 COURSE_BATCH = 16
 COURSE_RATE = 1e-3
-SPLIT = (0.8, 0.2)  # to train on, and to validate on
+SPLIT = (0.8, 0.2)
+"""Shares of the training and validation examples."""
 
 
 class CourseTraining(NamedTuple):
-    """A trained model in evaluation mode, its tokenizer, and its numbers after each epoch."""
+    """A trained model in evaluation mode, its tokenizer, and the history of its training."""
 
     model: MiniTransformer
     tokenizer: SimpleTokenizer
@@ -45,7 +46,7 @@ class CourseTraining(NamedTuple):
 
 
 class SeesPadding(nn.Module):
-    """A MiniTransformer as the course computes it: padding is attended to, and is part of the mean."""
+    """The course's MiniTransformer, which attends to padding and averages over it."""
 
     def __init__(self, model: MiniTransformer) -> None:
         super().__init__()
@@ -54,12 +55,12 @@ class SeesPadding(nn.Module):
     def forward(
         self, input_ids: Int[Tensor, "batch position"]
     ) -> Float[Tensor, "batch num_classes"]:
-        """Scores of the classes, before softmax."""
+        """Return the logits of the classes."""
         return self.encoder(input_ids, torch.ones_like(input_ids, dtype=torch.bool))
 
 
 def plain_reviews() -> tuple[Example, ...]:
-    """The 240 short reviews whose verdict is in their words, without negation, contrast or irony."""
+    """Return the 240 short reviews without negation, contrast or irony."""
     return tuple(example for example in reviews() if example.kind == "plain")
 
 
@@ -72,12 +73,18 @@ def train_course(
     sees_padding: bool = False,
     max_length: int = COURSE_LENGTH,
 ) -> CourseTraining:
-    """Train a MiniTransformer with the course's settings, in silence; torch's generator is left
-    alone.
+    """Train a MiniTransformer with the course's settings, without output.
 
-    The vocabulary knows training texts only; rows are padded to 32 tokens. ``max_length`` is the
-    longest text that the model can read afterwards; with ``sees_padding`` it is trained as
-    :class:`SeesPadding`.
+    The vocabulary has words of the training texts only. Rows are padded to 32 tokens. The state of
+    torch's random generator is preserved.
+
+    Args:
+        train: Training examples.
+        held_out: Validation examples.
+        seed: Seed of the training.
+        epochs: Number of epochs.
+        sees_padding: If True, the model is trained as :class:`SeesPadding`.
+        max_length: Longest text that the model can read.
     """
     tokenizer = SimpleTokenizer(COURSE_VOCABULARY)
 

@@ -1,5 +1,6 @@
-"""The table of models: each trained on the same texts, measured once on the test texts, and on
-reviews of each kind.
+"""The table of models: all trained on the same texts and measured once on the test texts.
+
+The models are also measured on reviews of each kind.
 """
 
 import shlex
@@ -8,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,36 +47,39 @@ NUM_BINS = 10
 
 @dataclass(frozen=True)
 class Bin:
-    """Test texts whose probability of the last class lies in one interval: its mean, and how many
-    are of the class.
-    """
+    """Test texts whose predicted probability of the last class lies in one interval."""
 
     predicted: float
+    """Mean predicted probability."""
     actual: float
+    """Share of texts of the class."""
     count: int
 
 
 @dataclass(frozen=True)
 class ModelResult:
-    """One trained model. Accuracies and the calibration error (with 15 bins) are in [0, 1], the
-    loss in nats.
-    """
+    """A trained model. Accuracies and the calibration error (15 bins) are in [0, 1]."""
 
     name: str
-    seed: int | None  # None where nothing is random
-    choice: str  # what was chosen on the validation texts in this run
+    seed: int | None
+    """Seed, or None if the training is not random."""
+    choice: str
+    """Settings that were selected on the validation texts in this run."""
     encoder: bool
     num_parameters: int
     validation_accuracy: float
     test_accuracy: float
     test_loss: float
+    """Cross-entropy in nats."""
     test_calibration_error: float
-    kinds: dict[str, float]  # accuracy on reviews of each kind
-    bins: list[Bin]  # calibration on the test texts
+    kinds: dict[str, float]
+    """Accuracy on reviews of each kind."""
+    bins: list[Bin]
+    """Calibration on the test texts."""
 
     @property
     def slug(self) -> str:
-        """The name of its directory."""
+        """Name of the model's directory."""
         return slug(self.name, self.seed)
 
 
@@ -86,122 +91,118 @@ class Models:
     num_train: int
     num_validation: int
     num_test: int
-    majority: float  # the share of the more frequent class among the test texts
-    kinds: dict[str, int]  # reviews of each kind
-    missing: dict[str, str]  # why a model is not in the table
+    majority: float
+    """Share of the more frequent class among the test texts."""
+    kinds: dict[str, int]
+    """Number of reviews of each kind."""
+    missing: dict[str, str]
+    """Reasons why models are not in the table."""
     rows: list[ModelResult]
 
     @property
     def names(self) -> list[str]:
-        """The models' names in the table's order."""
+        """Names of the models in the table's order."""
         return list(dict.fromkeys(row.name for row in self.rows))
 
     def of(self, name: str) -> list[ModelResult]:
-        """The results of all seeds."""
+        """Return the results of all seeds of a model."""
         return [row for row in self.rows if row.name == name]
 
     def median(self, name: str) -> ModelResult:
-        """The one of the median test accuracy; of an even number of seeds, the lower one in the
-        middle.
-        """
+        """Return the result with the median test accuracy, the lower one of two in the middle."""
         rows = sorted(self.of(name), key=lambda row: row.test_accuracy)
         return rows[(len(rows) - 1) // 2]
 
     @property
     def medians(self) -> dict[str, ModelResult]:
-        """The median result of each name."""
+        """Median result of each model."""
         return {name: self.median(name) for name in self.names}
 
     @property
     def counts(self) -> ModelResult:
-        """The word counts of the highest validation accuracy."""
+        """Word-count model with the highest validation accuracy."""
         return max(
             (row for row in self.rows if row.seed is None), key=lambda row: row.validation_accuracy
         )
 
     def spread(self, name: str) -> float:
-        """The highest less the lowest test accuracy among the seeds."""
-        found = [row.test_accuracy for row in self.of(name)]
-        return max(found) - min(found)
+        """Return the difference of the highest and the lowest test accuracy among the seeds."""
+        accuracies = [row.test_accuracy for row in self.of(name)]
+        return max(accuracies) - min(accuracies)
 
     def alike(self, first: str, second: str) -> bool:
-        """Whether two medians differ by at most two standard errors of a difference, or what
-        either's seeds do.
-        """
-        one = self.median(first)
-        other = self.median(second)
-        seeds = max(self.spread(first), self.spread(second))
-        return alike(one.test_accuracy, other.test_accuracy, self.num_test, seeds)
+        """Return whether two medians differ by at most two standard errors or a spread of seeds."""
+        accuracies = [self.median(name).test_accuracy for name in (first, second)]
+        spread = max(self.spread(first), self.spread(second))
+        return alike(accuracies[0], accuracies[1], self.num_test, spread)
 
     def compared(self, reference: str) -> dict[str, list[str]]:
-        """The trained networks that do "better" than the model of that name, "worse", or "alike"."""
+        """Group the trained networks: "better" or "worse" than a model, or "alike"."""
+        reference_accuracy = self.median(reference).test_accuracy
         groups: dict[str, list[str]] = {"better": [], "alike": [], "worse": []}
         for name, row in self.medians.items():
-            if row.seed is not None:
-                better = row.test_accuracy > self.median(reference).test_accuracy
-                groups[
-                    "alike" if self.alike(name, reference) else "better" if better else "worse"
-                ].append(name)
+            if row.seed is None:
+                continue
+            if self.alike(name, reference):
+                groups["alike"].append(name)
+            elif row.test_accuracy > reference_accuracy:
+                groups["better"].append(name)
+            else:
+                groups["worse"].append(name)
         return groups
 
     def beats_chance(self, name: str) -> bool:
-        """Whether the 95 % interval of the median test accuracy lies above the accuracy of a
-        constant answer.
-        """
+        """Return whether the 95 % interval of the median lies above a constant answer."""
         return wilson(self.median(name).test_accuracy, self.num_test)[0] > self.majority
 
     @property
     def best_encoder(self) -> ModelResult:
-        """Of the encoders, the recipe of the highest mean validation accuracy; of its seeds, the
-        best by the same.
+        """Best seed of the best encoder recipe.
+
+        The mean validation accuracy selects the recipe, and validation accuracy its seed.
         """
 
         def validation(row: ModelResult) -> tuple[float, float]:
-            group = [each.validation_accuracy for each in self.of(row.name)]
-            return sum(group) / len(group), row.validation_accuracy
+            accuracies = [seed_row.validation_accuracy for seed_row in self.of(row.name)]
+            return sum(accuracies) / len(accuracies), row.validation_accuracy
 
         return max((row for row in self.rows if row.encoder), key=validation)
 
 
 def slug(name: str, seed: int | None) -> str:
-    """The name of a file for a recipe and a seed."""
-    words = "".join(sign if sign.isalnum() else " " for sign in name.lower()).split()
-    return "-".join([*words, *([] if seed is None else [str(seed)])])
+    """Return a file name for a recipe and a seed."""
+    words = "".join(char if char.isalnum() else " " for char in name.lower()).split()
+    if seed is not None:
+        words.append(str(seed))
+    return "-".join(words)
 
 
 def measure_models(run: Run) -> Models:
-    """Train every recipe at every seed of ``run``, which keeps each, in ``trainings/`` where it
-    takes long.
+    """Train every recipe with every seed; ``run`` stores each result.
 
-    The best encoder is kept as ``classifier/`` too, for ``glassformer classify``.
+    Slow trainings are stored in ``trainings/``, and the best encoder in ``classifier/`` for
+    ``glassformer classify``.
     """
     name, data = find_data(run.settings.data)
     kinds = kind_examples(data)
     missing = {}
-    trained: list[Recipe] = [FROM_SCRATCH]
+    encoders: list[Recipe] = [FROM_SCRATCH]
     if run.settings.pretrained:
         try:
             find_directory(minilm())
-            trained.append(FROM_MINILM)
+            encoders.append(FROM_MINILM)
         except InputError as error:
             missing[FROM_MINILM.name] = str(error)
-    entered: list[tuple[Recipe, int | None]] = [(recipe, None) for recipe in BASELINES]
-    entered += [
-        (recipe, run.seed + number) for recipe in trained for number in range(run.settings.seeds)
-    ]
+    trainings: list[tuple[Recipe, int | None]] = [(recipe, None) for recipe in BASELINES]
+    seeds = range(run.seed, run.seed + run.settings.seeds)
+    trainings += product(encoders, seeds)
     rows = []
-    for recipe, seed in entered:
-        place = slug(recipe.name, seed)
-
-        def measured(
-            recipe: Recipe = recipe, seed: int | None = seed, place: str = place
-        ) -> ModelResult:
-            print(f"  {recipe.name}{'' if seed is None else f', seed {seed}'}", flush=True)
-            with nullcontext() if isinstance(recipe, PretrainedRecipe) else one_thread():
-                return measure_model(recipe, seed, data, kinds, run.out / "trainings" / place)
-
-        rows.append(run.kept(f"model-{place}", ModelResult, measured))
-    found = Models(
+    for recipe, seed in trainings:
+        training = slug(recipe.name, seed)
+        directory = run.out / "trainings" / training
+        measure = partial(_measure_and_print, recipe, seed, data, kinds, directory)
+        rows.append(run.kept(f"model-{training}", ModelResult, measure))
+    table = Models(
         data=name,
         num_train=len(data.train),
         num_validation=len(data.validation),
@@ -211,21 +212,29 @@ def measure_models(run: Run) -> Models:
         missing=missing,
         rows=rows,
     )
-    kept = run.out / "classifier"
-    save_classifier(
-        load_classifier(run.out / "trainings" / found.best_encoder.slug / ENCODER), kept
-    )
-    print(
-        f"  the best encoder: glassformer classify --run {shlex.quote(str(kept))} TEXT", flush=True
-    )
-    return found
+    classifier = run.out / "classifier"
+    best = run.out / "trainings" / table.best_encoder.slug / ENCODER
+    save_classifier(load_classifier(best), classifier)
+    quoted = shlex.quote(str(classifier))
+    print(f"  the best encoder: glassformer classify --run {quoted} TEXT", flush=True)
+    return table
+
+
+def _measure_and_print(
+    recipe: Recipe, seed: int | None, data: SentimentData, kinds: Sequence[Example], directory: Path
+) -> ModelResult:
+    """Call :func:`measure_model` with one thread for small networks, and print its progress."""
+    print(f"  {recipe.name}" if seed is None else f"  {recipe.name}, seed {seed}", flush=True)
+    with nullcontext() if isinstance(recipe, PretrainedRecipe) else one_thread():
+        return measure_model(recipe, seed, data, kinds, directory)
 
 
 def measure_model(
     recipe: Recipe, seed: int | None, data: SentimentData, kinds: Sequence[Example], directory: Path
 ) -> ModelResult:
-    """Train one, in ``directory`` where it takes long, and measure it on the test texts and on
-    ``kinds``.
+    """Train a model and measure it on the test texts and on ``kinds``.
+
+    Encoders are stored in ``directory``.
     """
     choice = ""
     probabilities: Callable[[Sequence[str]], Any]
@@ -244,19 +253,18 @@ def measure_model(
 
     test = predicted(data.test)
     labels = _labels(data.test)
-    measured = scores(test, labels)
+    test_scores = scores(test, labels)
+    validation_scores = scores(predicted(data.validation), _labels(data.validation))
     return ModelResult(
         name=recipe.name,
         seed=seed,
         choice=choice,
         encoder=isinstance(recipe, ScratchRecipe | PretrainedRecipe),
         num_parameters=size,
-        validation_accuracy=scores(predicted(data.validation), _labels(data.validation))[
-            "accuracy"
-        ],
-        test_accuracy=measured["accuracy"],
-        test_loss=measured["loss"],
-        test_calibration_error=measured["calibration_error"],
+        validation_accuracy=validation_scores["accuracy"],
+        test_accuracy=test_scores["accuracy"],
+        test_loss=test_scores["loss"],
+        test_calibration_error=test_scores["calibration_error"],
         kinds=accuracy_by_kind(predicted(kinds).numpy(), kinds),
         bins=reliability(test.double().numpy(), labels.numpy()),
     )
@@ -267,34 +275,29 @@ def _labels(examples: Sequence[Example]) -> Tensor:
 
 
 def accuracy_by_kind(probabilities: Probabilities, examples: Sequence[Example]) -> dict[str, float]:
-    """The share of examples of each kind whose most likely class is theirs."""
+    """Return the accuracy on the examples of each kind."""
     right = probabilities.argmax(axis=1) == [example.label for example in examples]
     kinds = np.array([example.kind for example in examples])
     return {kind: float(right[kinds == kind].mean()) for kind in dict.fromkeys(kinds.tolist())}
 
 
 def reliability(probabilities: Probabilities, labels: Sequence[int] | np.ndarray) -> list[Bin]:
-    """How often texts are of the last class whose probability of it is about p, for each tenth of p
-    that has texts.
-    """
-    chosen = probabilities[:, -1]
-    index = np.minimum((chosen * NUM_BINS).astype(int), NUM_BINS - 1)
+    """Compare predicted and actual shares of the last class, for each tenth that has texts."""
+    predicted = probabilities[:, -1]
+    bins = np.minimum((predicted * NUM_BINS).astype(int), NUM_BINS - 1)
     actual = np.asarray(labels) == probabilities.shape[1] - 1
-    return [
-        Bin(
-            float(chosen[index == place].mean()),
-            float(actual[index == place].mean()),
-            int((index == place).sum()),
-        )
-        for place in np.unique(index)
-    ]
+    results = []
+    for number in np.unique(bins):
+        rows = bins == number
+        mean = float(predicted[rows].mean())
+        share = float(actual[rows].mean())
+        results.append(Bin(mean, share, int(rows.sum())))
+    return results
 
 
 @in_style
 def draw_calibration(models: Sequence[ModelResult]) -> Figure:
-    """A panel for each model: the share of positive texts by predicted probability, with 95 %
-    intervals.
-    """
+    """Draw the share of positive texts by predicted probability, with 95 % intervals."""
     columns = min(2, len(models))
     rows = -(-len(models) // columns)
     figure, axes = new_figure(
@@ -306,8 +309,9 @@ def draw_calibration(models: Sequence[ModelResult]) -> Figure:
             continue
         model = models[place]
         look = LINES[place % len(LINES)]
-        predicted, actual = np.array([(each.predicted, each.actual) for each in model.bins]).T
-        low, high = np.array([wilson(each.actual, each.count) for each in model.bins]).T
+        predicted = np.array([group.predicted for group in model.bins])
+        actual = np.array([group.actual for group in model.bins])
+        low, high = np.array([wilson(group.actual, group.count) for group in model.bins]).T
         ax.plot([0, 1], [0, 1], color="#808080", lw=0.9)
         ax.errorbar(
             predicted, actual, (actual - low, high - actual), **look, elinewidth=0.9, capsize=2
@@ -323,15 +327,13 @@ def draw_calibration(models: Sequence[ModelResult]) -> Figure:
 
 @in_style
 def draw_kinds(accuracies: Mapping[str, Mapping[str, float]], counts: Mapping[str, int]) -> Figure:
-    """Accuracy in [0, 1] of several models on each kind of review, with 95 % intervals
-    (:func:`wilson`).
-    """
+    """Draw the accuracies in [0, 1] of models on each kind of review, with 95 % intervals."""
     figure, (ax,) = new_figure(max(7.0, 0.35 * len(counts) * len(accuracies) + 3), 4.2)
     width = 0.8 / len(accuracies)
     sizes = list(counts.values())
     for series, (name, by_kind) in enumerate(accuracies.items()):
         values = np.array([by_kind[kind] for kind in counts])
-        low, high = np.array([wilson(*each) for each in zip(values.tolist(), sizes, strict=True)]).T
+        low, high = np.array(list(map(wilson, values.tolist(), sizes))).T
         places = np.arange(len(sizes)) + (series - (len(accuracies) - 1) / 2) * width
         colour = LINES[series]["color"]
         hatch = HATCHES[series]

@@ -1,14 +1,14 @@
-"""Two faults that raise no error: a random split where texts repeat, and padding that is seen as if
-it were text.
+"""Two faults that raise no error: a random split of repeated texts, and padding seen as text.
 
-:class:`LeakResult` compares a random split of a toy set in the course's form with one by text;
-:class:`PaddingResult` compares padding that is attended to and averaged over, as in the course,
-with padding left out of both.
+:class:`LeakResult` compares a random split of a toy set in the course's form with a split by text.
+:class:`PaddingResult` compares the course's model, which attends to padding and averages over it,
+with a model that leaves padding out.
 """
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 from typing import Literal, get_args
 
 import numpy as np
@@ -19,7 +19,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 from glassformer.data.batches import pad
-from glassformer.data.examples import leaked, normalized, split_by_text
+from glassformer.data.examples import Example, leaked, normalized, split_by_text
 from glassformer.data.sentiment import leaky_examples
 from glassformer.data.tokenizer import PAD_ID
 from glassformer.figures.style import BLACK, LINES, in_style, new_figure
@@ -39,19 +39,18 @@ Way = Literal["seen", "left out"]
 
 @dataclass(frozen=True)
 class LeakRun:
-    """One split; accuracies on its validation examples, in [0, 1]."""
+    """A split, with two models' accuracies in [0, 1] on its validation examples."""
 
     num_validated: int
-    num_seen: int  # of the validation examples, those whose text was trained on
+    num_seen: int
+    """Number of validation examples whose text is also a training text."""
     transformer: float
     tfidf: float
 
 
 @dataclass(frozen=True)
 class LeakResult:
-    """The same examples, split at random ("leaky") and by text ("clean"); ``histories`` are those
-    of the first seed.
-    """
+    """Runs on the same examples, split at random ("leaky") and by text ("clean")."""
 
     num_examples: int
     num_texts: int
@@ -59,67 +58,67 @@ class LeakResult:
     leaky: list[LeakRun]
     clean: list[LeakRun]
     histories: dict[str, dict[str, list[float]]]
+    """Histories of the first seed, by split."""
 
     def accuracies(self, split: str, model: str) -> list[float]:
-        """Of "transformer" or "tfidf", one for each seed."""
+        """Return the accuracies of "transformer" or "tfidf", one for each seed."""
         return [getattr(run, model) for run in getattr(self, split)]
 
     def mean(self, split: str, model: str) -> float:
-        """Over seeds."""
+        """Return the mean accuracy over seeds."""
         return statistics.fmean(self.accuracies(split, model))
 
     def error(self, split: str, model: str) -> float:
-        """The standard error of that mean; at least two seeds."""
+        """Return the standard error of the mean accuracy; needs at least two seeds."""
         return statistics.stdev(self.accuracies(split, model)) / len(self.leaky) ** 0.5
 
 
 def measure_leak(seeds: Sequence[int], epochs: int = COURSE_EPOCHS) -> LeakResult:
-    """Train with one split of each kind for each seed, a fifth validated on.
+    """Train with one split of each kind for each seed; a fifth of the examples is for validation.
 
-    With ten copies of each of 20 texts, a random split leaves a text out of training with a
-    probability below ``0.2 ** 10``. By text, 4 of the 20 are held out, so that one split gives
-    accuracies in quarters; only the mean over seeds says something.
+    Each of 20 texts has ten copies: a random split leaves a text out of training with a probability
+    below ``0.2 ** 10``. A split by text holds out 4 texts, so that its accuracies are multiples of
+    a quarter; only the mean over seeds is meaningful.
     """
     examples = leaky_examples()
     labels = [example.label for example in examples]
     runs: dict[str, list[LeakRun]] = {"leaky": [], "clean": []}
     histories: dict[str, dict[str, list[float]]] = {}
     for seed in seeds:
-        random = train_test_split(examples, test_size=0.2, random_state=seed, stratify=labels)
-        for name, (train, held_out) in (
-            ("leaky", random),
-            ("clean", split_by_text(examples, SPLIT, seed)),
-        ):
+        splits = {
+            "leaky": train_test_split(examples, test_size=0.2, random_state=seed, stratify=labels),
+            "clean": split_by_text(examples, SPLIT, seed),
+        }
+        for name, (train, held_out) in splits.items():
             history = train_course(train, held_out, seed, epochs).history
             histories.setdefault(name, history)
-            counted = (
-                TfidfClassifier(train, COURSE_TFIDF)
-                .probabilities([each.text for each in held_out])
-                .argmax(1)
-            )
-            tfidf = float((counted == [each.label for each in held_out]).mean())
-            num_seen = len(leaked(train, held_out))
             accuracy = history["val_acc"][-1] / 100
+            tfidf = _tfidf_accuracy(train, held_out)
+            num_seen = len(leaked(train, held_out))
             runs[name].append(LeakRun(len(held_out), num_seen, accuracy, tfidf))
     num_texts = len({normalized(example.text) for example in examples})
     return LeakResult(len(examples), num_texts, epochs, **runs, histories=histories)
 
 
+def _tfidf_accuracy(train: Sequence[Example], held_out: Sequence[Example]) -> float:
+    classifier = TfidfClassifier(train, COURSE_TFIDF)
+    probabilities = classifier.probabilities([example.text for example in held_out])
+    labels = [example.label for example in held_out]
+    return float((probabilities.argmax(1) == labels).mean())
+
+
 @in_style
 def draw_leak(leak: LeakResult) -> Figure:
-    """Validation accuracy of every split, with the leak and without it, and the losses of one
-    training of each.
-    """
+    """Draw the validation accuracies of all splits, and the losses of one training of each kind."""
     figure, (accuracies, losses) = new_figure(11, 4, columns=2)
-    columns = [(name, model) for name in ("leaky", "clean") for model in ("transformer", "tfidf")]
+    columns = product(("leaky", "clean"), ("transformer", "tfidf"))
     for place, (name, model) in enumerate(columns):
         look = LINES[int(name == "clean")]
         values = 100 * np.array(leak.accuracies(name, model))
-        # Runs of equal accuracy stand side by side.
+        # Side by side, so that runs of equal accuracy do not overlap.
+        offsets = np.zeros(1)
         if len(values) > 1:
             offsets = np.linspace(-0.28, 0.28, len(values))
-        else:
-            offsets = np.zeros(1)
         accuracies.plot(
             place + offsets, values, linestyle="none", color=look["color"], marker=look["marker"]
         )
@@ -127,9 +126,8 @@ def draw_leak(leak: LeakResult) -> Figure:
     accuracies.axhline(50, color="grey", linewidth=0.8, linestyle=":")
     splits = ("random split", "split by text")
     models = ("MiniTransformer", "TF-IDF")
-    accuracies.set_xticks(
-        range(4), [f"{name},\n{model}" for name in splits for model in models], fontsize=9
-    )
+    labels = [f"{name},\n{model}" for name, model in product(splits, models)]
+    accuracies.set_xticks(range(4), labels, fontsize=9)
     accuracies.set(
         title="Validation accuracy by seed; black: mean, dotted: chance", ylabel="%", ylim=(-4, 104)
     )
@@ -147,53 +145,57 @@ def draw_leak(leak: LeakResult) -> Figure:
 
 @dataclass(frozen=True)
 class Padded:
-    """The same texts, padded to one length, against themselves without padding."""
+    """Changes of predictions when texts are padded to ``length`` instead of not padded."""
 
     length: int
-    largest_change: float  # of the probability of praise
-    flipped: float  # the share of texts whose class changes
+    largest_change: float
+    """Largest change of the probability of a positive verdict."""
+    flipped: float
+    """Share of texts whose class changes."""
 
 
 @dataclass(frozen=True)
 class PaddingRun:
-    """One model, trained in one way on rows of 32 and read in the same way."""
+    """A model that is trained on rows of 32 tokens, and read, with padding seen or left out."""
 
     way: str
     num_validated: int
-    num_compared: int  # validation texts that fit the shortest length
-    validation_accuracy: float  # on all validation texts, padded as in training
+    num_compared: int
+    """Number of validation texts that fit the shortest length."""
+    validation_accuracy: float
+    """Accuracy on all validation texts, padded as in training."""
     padded: list[Padded]
-    # the largest change of a probability between two orders of the texts, in batches of 8
     order_change: float
+    """Largest change of a probability between two orders of the texts, in batches of 8."""
 
 
 @dataclass(frozen=True)
 class PaddingResult:
-    """Both ways, over seeds."""
+    """Runs with padding seen and with padding left out, over seeds."""
 
     trained_length: int
     runs: list[PaddingRun]
 
     def of(self, way: Way) -> list[PaddingRun]:
-        """The runs of one way."""
+        """Return the runs with padding "seen" or "left out"."""
         return [run for run in self.runs if run.way == way]
 
     def largest_change(self, way: Way) -> float:
-        """Over seeds, lengths and texts."""
-        return max(padded.largest_change for run in self.of(way) for padded in run.padded)
+        """Return the largest change over seeds, lengths and texts."""
+        changes = chain.from_iterable(run.padded for run in self.of(way))
+        return max(change.largest_change for change in changes)
 
 
 def measure_padding(
     seeds: Sequence[int], epochs: int = COURSE_EPOCHS, lengths: Sequence[int] = (16, 32, 64, 128)
 ) -> PaddingResult:
-    """Train in both ways on the plain reviews, and change nothing but how far the held-out texts
-    are padded.
+    """Train with padding seen and left out, then vary only the padding of held-out texts.
 
-    For each seed, a split by text and one training in each way. ``lengths`` rise.
+    Each seed has a split of the plain reviews by text, and a training of each kind. ``lengths``
+    must rise.
     """
-    return PaddingResult(
-        COURSE_LENGTH, [_run(way, seed, epochs, lengths) for way in get_args(Way) for seed in seeds]
-    )
+    pairs = product(get_args(Way), seeds)
+    return PaddingResult(COURSE_LENGTH, [_run(way, seed, epochs, lengths) for way, seed in pairs])
 
 
 def _run(way: Way, seed: int, epochs: int, lengths: Sequence[int]) -> PaddingRun:
@@ -205,34 +207,34 @@ def _run(way: Way, seed: int, epochs: int, lengths: Sequence[int]) -> PaddingRun
     )
     network = SeesPadding(model).eval() if seen else model.encoder
     rows = [tokenizer.words.encode(example.text, COURSE_LENGTH) for example in held_out]
-    short = [index for index, row in enumerate(rows) if len(row) <= lengths[0]]
-    chosen = [rows[index] for index in short]
-    alone = np.concatenate([_positive(network, [row]) for row in chosen])
+    short_rows = [row for row in rows if len(row) <= lengths[0]]
+    unpadded = np.concatenate([_positive(network, [row]) for row in short_rows])
     padded = []
     for length in lengths:
-        found = _positive(network, chosen, length)
-        flipped = ((found > 0.5) != (alone > 0.5)).mean()
-        padded.append(Padded(length, float(np.abs(found - alone).max()), float(flipped)))
+        probabilities = _positive(network, short_rows, length)
+        largest_change = float(np.abs(probabilities - unpadded).max())
+        flipped = float(((probabilities > 0.5) != (unpadded > 0.5)).mean())
+        padded.append(Padded(length, largest_change, flipped))
     accuracy = history["val_acc"][-1] / 100
     order_change = _order_change(network, rows, seed)
-    return PaddingRun(way, len(held_out), len(short), accuracy, padded, order_change)
+    return PaddingRun(way, len(held_out), len(short_rows), accuracy, padded, order_change)
 
 
 def _order_change(network: nn.Module, rows: Sequence[list[int]], seed: int) -> float:
-    """The given order against a random one, each batch padded to its longest text."""
+    """Compare the original order with a random one; each batch is padded to its longest text."""
     orders = [np.arange(len(rows)), np.random.default_rng(seed).permutation(len(rows))]
-    both = np.empty((2, len(rows)))
-    for found, order in zip(both, orders, strict=True):
+    probabilities = np.empty((2, len(rows)))
+    for row, order in zip(probabilities, orders, strict=True):
         for start in range(0, len(order), 8):
             batch = order[start : start + 8]
-            found[batch] = _positive(network, [rows[index] for index in batch])
-    return float(np.abs(both[0] - both[1]).max())
+            row[batch] = _positive(network, [rows[index] for index in batch])
+    return float(np.abs(probabilities[0] - probabilities[1]).max())
 
 
 @torch.inference_mode()
 def _positive(
     network: nn.Module, rows: Sequence[list[int]], length: int | None = None
 ) -> Float[np.ndarray, " text"]:
-    """The probability of praise, of texts in one batch."""
+    """Return the probabilities of the positive class for a batch of texts."""
     tokens, _ = pad(rows, PAD_ID, length)
     return network(tokens).double().softmax(-1)[:, -1].numpy()

@@ -1,4 +1,4 @@
-"""The classifiers of the lab as data: how each is built and trained."""
+"""Recipes of the lab's classifiers: models, training settings, and functions that train them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,13 +22,14 @@ from glassformer.training.config import TrainingConfig
 from glassformer.training.loop import train_in
 
 _EVALUATIONS = 12
-"""At most about as many in one training, however small the data set is."""
+"""Approximate maximum number of evaluations in one training."""
 
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """AdamW; the learning rate rises over the first tenth of the updates and then falls as a
-    cosine.
+    """Settings of AdamW, whose learning rate warms up over a tenth of the updates and then decays.
+
+    The decay follows a cosine.
     """
 
     epochs: int
@@ -38,15 +39,14 @@ class TrainingRecipe:
     betas: tuple[float, float] = (0.9, 0.99)
     word_dropout: float = 0.0
     label_smoothing: float = 0.0
-    min_updates: int = (
-        0  # small data sets are passed through more often than ``epochs``, until there are as many
-    )
+    min_updates: int = 0
+    """Minimum number of updates, for which small data sets take more than ``epochs`` epochs."""
 
     def config(self, num_examples: int, seed: int) -> TrainingConfig:
-        """The configuration of the training loop for this many training texts."""
+        """Return the configuration of the training loop for ``num_examples`` training texts."""
         per_epoch = -(-num_examples // self.batch_size)
         epochs = max(self.epochs, -(-self.min_updates // per_epoch))
-        every = per_epoch * -(-epochs // _EVALUATIONS)
+        eval_every = per_epoch * -(-epochs // _EVALUATIONS)
         return TrainingConfig(
             steps=epochs * per_epoch,
             batch_size=self.batch_size,
@@ -54,8 +54,8 @@ class TrainingRecipe:
             weight_decay=self.weight_decay,
             betas=self.betas,
             warmup_steps=epochs * per_epoch // 10,
-            eval_every=every,
-            checkpoint_every=every,
+            eval_every=eval_every,
+            checkpoint_every=eval_every,
             keep_checkpoints=1,
             seed=seed,
             log_every=max(1, per_epoch // 10),
@@ -69,24 +69,26 @@ BASELINES = (COURSE_TFIDF, FULL_TFIDF)
 
 @dataclass(frozen=True)
 class ScratchRecipe:
-    """An encoder from random weights, with a vocabulary of the training texts' most frequent words."""
+    """An encoder with random initial weights and the most frequent words of the training texts."""
 
     name: str
     training: TrainingRecipe
-    vocab_size: int  # at most
-    model: dict[str, Any]  # arguments of EncoderConfig besides vocab_size, num_classes and pad_id
+    vocab_size: int
+    """Maximum size of the vocabulary."""
+    model: dict[str, Any]
+    """Arguments of EncoderConfig other than vocab_size, num_classes and pad_id."""
 
 
 @dataclass(frozen=True)
 class PretrainedRecipe:
-    """All-MiniLM-L6-v2 with its own vocabulary and a new head; all weights are trained on."""
+    """All-MiniLM-L6-v2 with its own vocabulary and a new head; all weights are fine-tuned."""
 
     name: str
     training: TrainingRecipe
     dropout: float = 0.1
 
 
-# Chosen on SST-2's validation sentences alone, which are so many that min_updates has no effect.
+# Selected on SST-2's validation sentences only. SST-2 is so large that min_updates has no effect.
 FROM_SCRATCH = ScratchRecipe(
     "encoder from scratch",
     TrainingRecipe(6, 64, 3e-3, 0.1, word_dropout=0.4, label_smoothing=0.1, min_updates=150),
@@ -110,9 +112,7 @@ FROM_MINILM = PretrainedRecipe(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread: networks this small lose time to threads that wait for one
-    another.
-    """
+    """Let torch use one thread, which is faster for networks as small as these."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -127,8 +127,9 @@ def build_classifier(
     classes: tuple[str, ...],
     seed: int,
 ) -> Classifier:
-    """The model of ``recipe`` before training. New weights follow from ``seed``; torch's generator
-    is left alone.
+    """Build the model of ``recipe`` before training, with new weights drawn from ``seed``.
+
+    The state of torch's random generator is preserved.
     """
     with seeded(seed):
         if isinstance(recipe, PretrainedRecipe):
@@ -150,11 +151,11 @@ def build_classifier(
 def train_recipe(
     recipe: ScratchRecipe | PretrainedRecipe, data: SentimentData, directory: Path, seed: int
 ) -> Classifier:
-    """Train an encoder on ``data.train``: the classifier in evaluation mode, with the weights of
-    the last update.
+    """Train an encoder on ``data.train`` and return its classifier in evaluation mode.
 
-    Nothing is chosen by the validation texts, and the test texts are not used. ``directory`` keeps
-    the run in "run", continues what that holds, and has the classifier beside it.
+    The classifier has the weights of the last update: validation texts select nothing, and test
+    texts are not used. ``directory`` stores the run in "run", where an interrupted run continues,
+    and the classifier beside it.
     """
     classifier = build_classifier(
         recipe, [example.text for example in data.train], data.classes, seed
@@ -170,7 +171,7 @@ def train_recipe(
         word_dropout=training.word_dropout,
         label_smoothing=training.label_smoothing,
     )
-    described = {
+    description = {
         "recipe": asdict(recipe),
         "texts": len(data.train),
         "fingerprint": fingerprint(data),
@@ -181,7 +182,7 @@ def train_recipe(
         classifier.encoder,
         task,
         training.config(len(data.train), seed),
-        described,
+        description,
     )
     if not (directory / ENCODER).is_dir():
         save_classifier(classifier, directory / ENCODER)
