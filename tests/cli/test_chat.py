@@ -403,8 +403,7 @@ def test_a_signal_amid_a_step_stops_the_reply(
     assert calls.count(1) == 6 + 2 * 6
 
 
-# ---- conversations: what a prompt holds after each turn, and how replies end
-# ---------------------------------------
+# ---- conversations: what a prompt holds after each turn, and how replies end ---------------------
 
 
 def said(pieces: Iterator[Piece]) -> str:

@@ -428,8 +428,7 @@ def test_every_instruction_set_gives_the_same(
         assert relative(got, expected) < 1e-5
 
 
-# ---- what takes the ordinary way
-# ------------------------------------------------------------------------------------
+# ---- what takes the ordinary way -----------------------------------------------------------------
 
 
 class Doubled(nn.Module):
@@ -580,8 +579,7 @@ def test_torchs_defaults_change_nothing() -> None:
     assert relative(found, expected) < 1e-5
 
 
-# ---- bad input
-# ------------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("without_type_checks")

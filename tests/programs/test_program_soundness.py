@@ -69,8 +69,7 @@ def verifiers() -> list[tuple[nn.Module, Callable[[], Any]]]:
     ]
 
 
-# ---- models that compute something else than their weights say
-# -------------------------------------------------------
+# ---- models that compute something else than their weights say -----------------------------------
 
 
 def inherited(module: nn.Module) -> None:
@@ -139,8 +138,7 @@ def test_other_angles_are_refused() -> None:
                 verify()
 
 
-# ---- numbers that are not finite
-# -------------------------------------------------------------------------------------
+# ---- numbers that are not finite -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -256,8 +254,7 @@ def test_swapped_codes_are_no_proof(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "UNDECIDED" in capsys.readouterr().out
 
 
-# ---- bounds
-# ----------------------------------------------------------------------------------------------------------
+# ---- bounds --------------------------------------------------------------------------------------
 
 
 def test_a_large_constant_hides_no_difference() -> None:
@@ -331,8 +328,7 @@ def test_an_error_above_the_bound_is_no_certificate(monkeypatch: pytest.MonkeyPa
         verify_program(model)
 
 
-# ---- values are typed
-# ------------------------------------------------------------------------------------------------
+# ---- values are typed ----------------------------------------------------------------------------
 
 
 def test_true_and_one_are_different_values() -> None:
@@ -414,8 +410,7 @@ def test_a_mean_and_a_token_that_are_the_same_number_are_refused() -> None:
     assert verify_program(compile_program(2 * mean > 1, (0.25, 0.5, 0.75), 2)).verdict == "holds"
 
 
-# ---- what cannot be told apart
-# ---------------------------------------------------------------------------------------
+# ---- what cannot be told apart -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -509,8 +504,7 @@ def test_numbers_one_step_of_the_largest_apart_are_too_near() -> None:
     assert verify_program(model).verdict == "holds"
 
 
-# ---- any size: exact values, and an end
-# ------------------------------------------------------------------------------
+# ---- any size: exact values, and an end ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -594,8 +588,7 @@ def test_after_its_seconds_a_verdict_is_undecided() -> None:
     assert "why             the time" in str(certificate)
 
 
-# ---- what a certificate covers
-# ---------------------------------------------------------------------------------------
+# ---- what a certificate covers -------------------------------------------------------------------
 
 
 def test_a_certificate_says_what_it_covers() -> None:
@@ -640,8 +633,7 @@ def test_a_file_for_other_sequences_is_covered_as_such(tmp_path: Path) -> None:
         verify_program(model)
 
 
-# ---- claims are not believed
-# -----------------------------------------------------------------------------------------
+# ---- claims are not believed ---------------------------------------------------------------------
 
 
 def test_without_claims_or_with_wrong_ones_nothing_is_proved() -> None:
@@ -767,8 +759,7 @@ def test_all_library_programs_are_proved_by_the_bound() -> None:
         assert certificate.bound < min(1e-6, certificate.allowed / 100)
 
 
-# ---- random models, and how near bounds are
-# --------------------------------------------------------------------------
+# ---- random models, and how near bounds are ------------------------------------------------------
 
 
 def _campaign() -> Any:

@@ -182,8 +182,7 @@ def test_what_observes_does_not_know_how_weights_are_stored(what: str) -> None:
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5 * wanted.abs().max().item())
 
 
-# ---- mixtures of experts
-# --------------------------------------------------------------------------------------------
+# ---- mixtures of experts -------------------------------------------------------------------------
 
 
 KINDS_OF_EXPERTS = [
@@ -318,8 +317,7 @@ def test_widths_that_blocks_of_experts_do_not_fill_are_refused() -> None:
         PackedExperts(256, 96, kinds=KINDS_OF_EXPERTS[0])
 
 
-# ---- a gpt-oss whose linear layers are packed when it is loaded
-# ------------------------------------------------------
+# ---- a gpt-oss whose linear layers are packed when it is loaded ----------------------------------
 
 
 @torch.no_grad()
