@@ -60,6 +60,7 @@ _SQUARE = ("qwen2", "phi3", "olmo2", "gpt2", "gptneox")
 _UNTIED = ("olmo2", "gptneox")
 _CAPPED = ("gemma2", "gemma3")
 _MIXTURES = ("llama", "qwen3moe")
+_FACTORS = ("llama", "exaone4")
 
 
 @torch.no_grad()
@@ -188,6 +189,8 @@ def _not_run(gguf: str, config: DecoderConfig) -> list[str]:
         f"num_experts = {config.num_experts}": config.num_experts is not None
         and gguf not in _MIXTURES,
         "num_experts = None": config.num_experts is None and gguf == "qwen3moe",
+        # llama.cpp knows by their number that the released model's layers have windows.
+        "num_layers = 64": config.num_layers == 64 and gguf == "exaone4",
     }
     return [name for name, refused in found.items() if refused]
 
@@ -254,7 +257,7 @@ def _scaling(scaling: object) -> dict[str, Any]:
 def _factors(family: Family, config: DecoderConfig) -> dict[str, list[float]]:
     """Factors by which single frequencies are divided."""
     scaling = config.rope_scaling
-    if isinstance(scaling, Llama3) and family.gguf == "llama":
+    if isinstance(scaling, Llama3) and family.gguf in _FACTORS:
         found = llama3_factors(scaling, config.rope_base, config.rotary_dim or config.head_dim)
         return {"rope_freqs.weight": found.tolist()}
     if isinstance(scaling, LongRope):

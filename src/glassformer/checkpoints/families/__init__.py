@@ -7,6 +7,7 @@ from glassformer.checkpoints.families.gemma import GEMMA2, GEMMA3
 from glassformer.checkpoints.families.gpt2 import GPT2, GPT_NEO, GPT_NEOX, NANOCHAT
 from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI
 from glassformer.checkpoints.families.llama import (
+    EXAONE4,
     LLAMA,
     MISTRAL,
     MIXTRAL,
@@ -22,7 +23,7 @@ from glassformer.checkpoints.families.table import Family
 
 FAMILIES = (
     *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, PHI3, GEMMA2, GEMMA3),
-    *(OLMO2, OLMO3, GPT2, GPT_NEO, GPT_NEOX, NANOCHAT, GPT_OSS, OPENAI),
+    *(OLMO2, OLMO3, EXAONE4, GPT2, GPT_NEO, GPT_NEOX, NANOCHAT, GPT_OSS, OPENAI),
 )
 """All rows; of those that can hold a decoder the first is taken to write it."""
 
