@@ -35,6 +35,7 @@ CLASSES = {
     "gemma3_text": "Gemma3Text",
     "olmo2": "Olmo2",
     "olmo3": "Olmo3",
+    "exaone4": "Exaone4",
     "gpt2": "GPT2",
     "gpt_neo": "GPTNeo",
     "gpt_neox": "GPTNeoX",
@@ -85,7 +86,7 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
     window = rng.choice([3, 7])
     windowed = [rng.random() < 0.5 for _ in range(layers)]
     types = ["sliding_attention" if each else "full_attention" for each in windowed]
-    if family in ("mistral", "mixtral", "qwen2", "phi3"):
+    if family in ("mistral", "mixtral", "qwen2", "phi3", "exaone4"):
         del config["attention_bias"]
     if family in ("llama", "smollm3"):
         config["mlp_bias"] = rng.random() < 0.5
@@ -155,6 +156,10 @@ def random_config(family: str, rng: random.Random) -> dict[str, Any]:
         }
     if family == "olmo3":
         config |= {"sliding_window": window, "layer_types": types}
+    if family == "exaone4" and rng.random() < 0.7:
+        config |= {"sliding_window": window, "layer_types": types}
+    elif family == "exaone4":
+        config |= {"sliding_window": None, "layer_types": ["full_attention"] * layers}
     if family == "nanochat":
         config["rope_parameters"] = rope if scaled["rope_type"] == "yarn" else scaled
         config["final_logit_softcapping"] = rng.choice([None, 5.0])

@@ -236,6 +236,7 @@ TINY = {
     "num_heads": 2,
     "head_dim": 8,
 }
+EXAONE = {"norm_place": "after", "qk_norm": "head"}
 
 
 @pytest.mark.parametrize(
@@ -247,6 +248,10 @@ TINY = {
         ({"qk_norm": "head"}, "qwen3"),
         ({"window": 4, "windowed_layers": "odd"}, "smollm3"),
         ({"num_experts": 4}, "mixtral"),
+        (EXAONE, "exaone4"),
+        (EXAONE | {"window": 4, "unrotated_layers": (0,)}, "exaone4"),
+        (EXAONE | {"unrotated_layers": (0, 1)}, "exaone4"),
+        (EXAONE | {"window": 4}, "glassformer-decoder"),
         ({"sinks": True}, "glassformer-decoder"),
     ],
 )
@@ -364,6 +369,17 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
         "gemma3_text",
         {"rope_parameters": {"full_attention": YARN}, "original_max_position_embeddings": 8},
         "ings = 8",
+    ),
+    ("exaone4", {"attention_bias": True}, "attention_bias = True"),
+    (
+        "exaone4",
+        {"layer_types": None, "sliding_window": 4, "sliding_window_pattern": "LLLG"},
+        "sliding_window_pattern = 'LLLG'",
+    ),
+    (
+        "exaone4",
+        {"num_hidden_layers": 1, "layer_types": ["sliding_attention"], "sliding_window": None},
+        "sliding_window = None",
     ),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
     ("gpt2", {"activation_function": "relu"}, "activation_function"),
@@ -638,6 +654,19 @@ GGUFS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             "rope.scaling.original_context_length": 16,
         }
         | {"rope.scaling.yarn_attn_factor": 1.1386294},
+    ),
+    ("exaone4", EXAONE, {}),
+    # Without a pattern every fourth layer sees all; a layer without a window does not rotate.
+    (
+        "exaone4",
+        EXAONE
+        | {"num_layers": 5, "window": 9, "windowed_layers": (0, 1, 2, 4), "unrotated_layers": (3,)},
+        {"attention.sliding_window": 9},
+    ),
+    (
+        "exaone4",
+        EXAONE | {"window": 9, "windowed_layers": "odd", "unrotated_layers": (0,)},
+        {"attention.sliding_window": 9, "attention.sliding_window_pattern": [False, True]},
     ),
 ]
 

@@ -34,6 +34,7 @@ PLAIN = DecoderConfig(
     num_kv_heads=2,
     max_seq_len=128,
 )
+EXAONE = {"norm_place": "after", "qk_norm": "head"}
 
 
 def tokens() -> Tensor:
@@ -187,8 +188,11 @@ def test_llamas_queries_and_keys_are_stored_as_neighbours_biases_too(tmp_path: P
             assert torch.equal(stored(tmp_path / "a.gguf", f"blk.0.attn_{name}.{part}"), wanted)
 
 
-def test_frequencies_of_llama_3_are_divided_by_the_factors(tmp_path: Path) -> None:
-    released = replace(PLAIN, rope_base=500000.0, rope_scaling=Llama3(8.0))
+@pytest.mark.parametrize("parts", [{}, EXAONE])
+def test_frequencies_of_llama_3_are_divided_by_the_factors(
+    parts: dict[str, Any], tmp_path: Path
+) -> None:
+    released = replace(PLAIN, **parts, rope_base=500000.0, rope_scaling=Llama3(8.0))
     write_gguf(Decoder(released), tmp_path / "a.gguf")
     factors = stored(tmp_path / "a.gguf", "rope_freqs.weight")
     assert (factors[0], factors[-1]) == (1, 8)
@@ -235,6 +239,9 @@ OTHER_VOCABULARY = {"tokenizer.ggml.tokens": ["a", "b"]}
         ({"activation": "relu2", "gated": False}, {}, "relu2"),
         ({"attention_scale": 0.5}, {}, "attention_scale = 0.5"),
         ({"logit_cap": 15.0}, {}, "logit_cap = 15.0"),
+        # Named is what the nearest architecture lacks: Qwen3's, then OLMo's.
+        (EXAONE | {"num_layers": 64}, {}, "norm_place = 'after'"),
+        (EXAONE | {"window": 8, "unrotated_layers": (0,)}, {}, "unrotated_layers"),
         ({"learned_positions": True}, {}, "learned_positions"),
         ({"embedding_norm": True}, {}, "embedding_norm"),
         (

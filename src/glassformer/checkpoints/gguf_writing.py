@@ -60,6 +60,7 @@ _SQUARE = ("qwen2", "phi3", "olmo2", "gpt2", "gptneox")
 _UNTIED = ("olmo2", "gptneox")
 _CAPPED = ("gemma2", "gemma3")
 _MIXTURES = ("llama", "qwen3moe")
+_FACTORS = ("llama", "exaone4")
 
 
 @torch.no_grad()
@@ -202,6 +203,8 @@ def _not_run(gguf: str, config: DecoderConfig) -> list[str]:
         "attention_cap": gguf == "gemma3" and config.attention_cap is not None,
         "learned_positions": config.learned_positions and gguf != "gpt2",
         f"num_experts = {config.num_experts}": has_experts and gguf not in _MIXTURES,
+        # llama.cpp knows by their number that the released model's layers have windows.
+        "num_layers = 64": config.num_layers == 64 and gguf == "exaone4",
     }
     parts = [part for part, is_refused in refusals.items() if is_refused]
     if not has_experts and gguf == "qwen3moe":
@@ -291,7 +294,7 @@ def _scaling(scaling: object) -> dict[str, Any]:
 def _factors(family: Family, config: DecoderConfig) -> dict[str, list[float]]:
     """Return the tensors of factors by which single frequencies are divided."""
     scaling = config.rope_scaling
-    if isinstance(scaling, Llama3) and family.gguf == "llama":
+    if isinstance(scaling, Llama3) and family.gguf in _FACTORS:
         rotary_dim = config.rotary_dim or config.head_dim
         factors = llama3_factors(scaling, config.rope_base, rotary_dim)
         return {"rope_freqs.weight": factors.tolist()}

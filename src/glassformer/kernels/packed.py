@@ -1,7 +1,7 @@
 """Packed kinds of weights: the values of their bytes, and products with them.
 
 A matrix is packed by rows, and a row is cut into blocks of 32 or 256 weights. A block holds a code
-for each weight, and for each group of 16 or 32 a scale and perhaps an offset::
+for each weight, and for each group of 16, 32 or 256 a scale and perhaps an offset::
 
     weight = scale * code + offset
 
@@ -423,6 +423,11 @@ def _mxfp4(b: Tensor) -> Unpacked:
     return _looked_up(_MXFP4_VALUES, _nibbles(b[..., 1:])), bits.view(torch.float32), None
 
 
+def _tq2_0(b: Tensor) -> Unpacked:
+    codes = _shifted(_in_parts(b[..., :64], 32), 2, 3).flatten(-3).to(torch.int8) - 1
+    return codes, _half(b, 64), None
+
+
 def _looked_up(table: tuple[int, ...], codes: Tensor) -> Tensor:
     return torch.tensor(table, dtype=torch.int8, device=codes.device)[codes.int()]
 
@@ -443,6 +448,7 @@ KINDS: dict[str, PackedKind] = {
         PackedKind("IQ4_NL", 13, 32, 18, 32, _iq4_nl, (0,)),
         PackedKind("IQ4_XS", 14, 256, 136, 32, _iq4_xs, (0,)),
         PackedKind("MXFP4", 15, 32, 17, 32, _mxfp4, ()),
+        PackedKind("TQ2_0", 16, 256, 66, 256, _tq2_0, (64,)),
     )
 }
 """The table of packed kinds, by name."""

@@ -7,6 +7,7 @@ from glassformer.checkpoints.families.gemma import GEMMA2, GEMMA3
 from glassformer.checkpoints.families.gpt2 import GPT2, GPT_NEO, GPT_NEOX, NANOCHAT
 from glassformer.checkpoints.families.gpt_oss import GPT_OSS, OPENAI
 from glassformer.checkpoints.families.llama import (
+    EXAONE4,
     LLAMA,
     MISTRAL,
     MIXTRAL,
@@ -33,6 +34,7 @@ FAMILIES = (
     GEMMA3,
     OLMO2,
     OLMO3,
+    EXAONE4,
     GPT2,
     GPT_NEO,
     GPT_NEOX,

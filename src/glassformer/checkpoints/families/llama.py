@@ -1,4 +1,4 @@
-"""Llama and the families that resemble it: Mistral, Mixtral, Qwen, SmolLM3, Phi-3 and OLMo."""
+"""Rows of families like Llama: Mistral, Mixtral, Qwen, SmolLM3, Phi-3, OLMo and EXAONE."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -249,4 +249,53 @@ OLMO3 = replace(
     period=4,
     gguf="olmo2",
     gguf_read=_read_gguf_olmo3,
+)
+
+
+def _unwindowed(fields: dict[str, Any]) -> tuple[int, ...]:
+    """Return the layers without a window."""
+    layers = range(fields["num_layers"])
+    if fields.get("window") is None:
+        return tuple(layers)
+    named = {"even": layers[::2], "odd": layers[1::2], "all": layers}
+    windowed = frozenset(named.get(fields["windowed_layers"], fields["windowed_layers"]))
+    return tuple(layer for layer in layers if layer not in windowed)
+
+
+def _read_exaone4(file: Fields, fields: dict[str, Any]) -> dict[str, Any]:
+    if file.content.get("layer_types") is None:
+        file.only("sliding_window_pattern", 4)
+    file.get("sliding_window_pattern")
+    has_window = file.get("sliding_window", EXAONE4.window) is not None
+    return {"unrotated_layers": _unwindowed(fields) if has_window else ()}
+
+
+def _write_exaone4(config: DecoderConfig) -> dict[str, Any]:
+    # With a window, even one that no layer has, transformers rotates only in layers that have it.
+    if config.window is None and not config.unrotated_layers:
+        return {"sliding_window": None}
+    return {}
+
+
+def _read_gguf_of_exaone4(keys: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    has_window = bool(keys.get("attention.sliding_window"))
+    return {"unrotated_layers": _unwindowed(fields) if has_window else ()}
+
+
+# EXAONE 4: OLMo's norms, those of queries and keys of each head. A model with windows rotates only
+# in the layers that have one. Source: LG AI Research 2025, arXiv 2507.11407.
+EXAONE4 = replace(
+    OLMO2,
+    name="EXAONE 4",
+    model_type="exaone4",
+    architecture="Exaone4ForCausalLM",
+    defaults=dict(OLMO2.defaults) | {"num_key_value_heads": 32},
+    parts={"norm_place": "after", "qk_norm": "head"},
+    windows="types",
+    window=4096,
+    period=4,
+    read=_read_exaone4,
+    write=_write_exaone4,
+    gguf="exaone4",
+    gguf_read=_read_gguf_of_exaone4,
 )

@@ -26,6 +26,7 @@ enum Stored : int64_t {
   IQ4_NL_BLOCKS,
   IQ4_XS_BLOCKS,
   MXFP4_BLOCKS,
+  TQ2_0_BLOCKS,
 };
 inline bool in_blocks(int64_t format) { return format >= Q4_0_BLOCKS; }
 
@@ -608,6 +609,25 @@ struct MxFp4 {
   }
 };
 
+struct TQ2_0 {  // -1, 0 or 1 times one scale for 256 weights, which is repeated: groups have at most 32
+  static constexpr int64_t BLOCK = 256, GROUP = 32, ROOM = 66;
+  static constexpr bool OFFSETS = false;
+  static void read(const uint8_t* b, int64_t blocks, float* scales, float*) {
+    for (int64_t i = 0; i < blocks; ++i, b += ROOM) {
+      const float scale = half(b + 64);
+      for (int64_t group = 0; group < BLOCK / GROUP; ++group) *scales++ = scale;
+    }
+  }
+  template <typename Use>
+  INLINE static void expand(const uint8_t* b, Groups<OFFSETS> groups, const Use& use) {
+#pragma GCC unroll 16
+    for (int part = 0; part < 16; ++part) {
+      const Codes codes = codes_at(b + part / 8 * 32 + part % 2 * 16) >> part / 2 % 4 * 2 & 3;
+      use.template put<true>(codes - 1, 16 * part, groups[part / 2]);
+    }
+  }
+};
+
 // The blocks, scales and offsets of a row, or of several rows one after another.
 template <typename Kind>
 struct Row {
@@ -669,6 +689,7 @@ inline void with_kind(int64_t format, const F& f) {
     case Q6_K_BLOCKS: return f(Q6_K());
     case IQ4_NL_BLOCKS: return f(IQ4_NL());
     case IQ4_XS_BLOCKS: return f(IQ4_XS());
+    case TQ2_0_BLOCKS: return f(TQ2_0());
     default: return f(MxFp4());
   }
 }
