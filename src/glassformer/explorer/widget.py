@@ -107,7 +107,8 @@ def _answer(widget: ExplorerWidget, content: object) -> None:
             fix="Please report it.",
         )
         refusal = refusal_of(internal)
-        widget.send({"id": str(content["id"]), "refusal": refusal.model_dump(mode="json")})  # type: ignore[index]
+        question = str(content["id"])  # type: ignore[index]
+        widget.send({"id": question, "refusal": refusal.model_dump(mode="json")})
         raise
     if answered is not None:
         widget.send(*answered)
