@@ -130,7 +130,7 @@ def test_a_seed_means_the_texts_of_a_batch_and_its_documentation_says_so():
     assert together == generate(decoder, PROMPTS[:1] * 2, 12, rule=rule)
     assert generate(decoder, PROMPTS[:1], 12, rule=rule)[0] not in together
     said = " ".join(stream.__doc__.split())
-    assert "a text alone is another one than in a batch" in said
+    assert "a sampled text differs from the same text alone" in said
     assert "logits alone and in a batch differ" in said
 
 

@@ -141,9 +141,10 @@ def _fields(settings: Mapping[str, Any]) -> dict[str, Any]:
         del fields["top_k"]
     if samples is False:
         for name, default in _WITHOUT_EFFECT.items():
-            if fields.pop(name, default) != default:
+            value = fields.pop(name, default)
+            if value != default:
                 raise InputError(
-                    got=f"do_sample = false and {name} = {fields.get(name)}",
+                    got=f"do_sample = false and {name} = {value}",
                     expected="one of the two",
                     fix="Remove one.",
                 )
