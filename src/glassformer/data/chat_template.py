@@ -239,7 +239,7 @@ def _default_template(templates: Any) -> Any:
 
 
 def _template(text: Any, bos: str | None, eos: str | None, source: str) -> ChatTemplate | None:
-    if text is None or text == "":  # some GGUF files have an empty one
+    if text is None or (isinstance(text, str) and not text):  # some GGUF files have an empty one
         return None
     if not isinstance(text, str):
         raise InputError(

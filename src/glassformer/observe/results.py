@@ -235,7 +235,7 @@ def _place_type(names: tuple[str, ...]) -> Any:
     """Return the named tuple with these fields."""
     make: Any = namedtuple  # as Any, because a type checker wants literal fields
     place_type = make("Place", names)
-    # pickle does not find this type by its name: store the fields, and make the type again.
+    # Pickling would not find this type by its name: store the fields, and make the type again.
     place_type.__reduce__ = lambda self: (_place, (names, tuple(self)))
     return place_type
 

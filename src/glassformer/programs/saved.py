@@ -211,9 +211,7 @@ def _model_from(file: _File) -> CompiledProgram:
     return model.eval()
 
 
-def _empty_model(
-    file: _File, domains: Domains, tensors: dict[str, Float64[Tensor, "*shape"]]
-) -> CompiledProgram:
+def _empty_model(file: _File, domains: Domains, tensors: dict[str, Tensor]) -> CompiledProgram:
     """Return a model of the sizes that the weights and ``num_heads`` imply."""
 
     def size(name: str, axis: int) -> int:
@@ -251,7 +249,7 @@ def _empty_model(
     return CompiledProgram(None, domains, width, blocks)
 
 
-def _require_shapes(model: CompiledProgram, tensors: dict[str, Float64[Tensor, "*shape"]]) -> None:
+def _require_shapes(model: CompiledProgram, tensors: dict[str, Tensor]) -> None:
     """Refuse weights of other names or shapes than the model's."""
     expected_shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
