@@ -420,9 +420,8 @@ def tracr_rows() -> dict[str, Any]:
     cases = tracr.ask("cases")
     our_programs = Ours(cases)
     rows = []
-    firsts = {
-        id(program_of(name)): name for name in reversed(cases)
-    }  # of several tests of one program, the first
+    # of several tests of one program, the first
+    firsts = {id(program_of(name)): name for name in reversed(cases)}
     for name in sorted(firsts.values()):
         case = cases[name]
         sides = {"ours": our_programs.compile(name), "tracr": tracr.ask("compile", case=name)}

@@ -79,9 +79,8 @@ def difference(logits: Tensor) -> Tensor:
 
 def boot(model: Any) -> Any:
     """TransformerLens with the weights of ``model``."""
-    words = Tokenizer(
-        WordLevel({"<|endoftext|>": 0, "a": 1}, unk_token="<|endoftext|>")
-    )  # it insists on a tokenizer
+    # it insists on a tokenizer
+    words = Tokenizer(WordLevel({"<|endoftext|>": 0, "a": 1}, unk_token="<|endoftext|>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<|endoftext|>")
     return TransformerBridge.boot_transformers(
         "gpt2", hf_model=copy.deepcopy(model), tokenizer=tokenizer

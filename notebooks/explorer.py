@@ -42,8 +42,8 @@ unique = gf.explore("unique", "ABCA")
 unique
 
 # %% [markdown]
-# Python sees what is shown, and can change it: the widget above follows. Here one number of `Vm` is edited, and the
-# certificate turns into a counterexample.
+# Python sees what is shown, and can change it: the widget above follows. Here one number of `Vm` is
+# edited, and the certificate turns into a counterexample.
 
 # %%
 unique.set(cells={"Vm.0.0": "0"})
@@ -67,7 +67,9 @@ print(check.certificate.text)
 # between words, or colour the text by what one word reads. `versus` puts a second head beside the first.
 
 # %%
-gf.explore("sentiment", "Bland noodles and the worst coffee on our street.", layer=2, head=1, versus=(0, 0))
+gf.explore(
+    "sentiment", "Bland noodles and the worst coffee on our street.", layer=2, head=1, versus=(0, 0)
+)
 
 # %% [markdown]
 # ## Facts in any order
@@ -96,7 +98,9 @@ gf.explore("recurrence", view="sampling", temperature=0.7, top_k=3, layer=1, hea
 # letter that followed last time, it does not.
 
 # %%
-gf.explore("induction", view="whatif", removed=[{"part": "self", "layer": 1, "head": 1}], layer=1, head=1)
+gf.explore(
+    "induction", view="whatif", removed=[{"part": "self", "layer": 1, "head": 1}], layer=1, head=1
+)
 
 # %% [markdown]
 # ## A model of your own

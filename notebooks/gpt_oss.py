@@ -56,7 +56,8 @@ from glassformer.course import lesson
 from glassformer.course.exercises.gpt_oss import puzzle, recurrence
 from glassformer.labs.wording import at_most, below, standard_error
 
-torch.set_num_threads(1)  # faster for networks this small, and the same numbers in every run on one machine
+# faster for networks this small, and the same numbers in every run on one machine
+torch.set_num_threads(1)
 check = lesson("gpt_oss")
 
 # %% [markdown]
@@ -95,7 +96,8 @@ print(f"without noise, modulo {DATA.vocab_size}:", *puzzle(check.seed))
 # %% nbgrader={"grade": false, "grade_id": "coefficients", "locked": false, "schema_version": 3, "solution": true}
 def coefficients() -> tuple[int, int]:
     """The two hidden numbers (a, b) of the sequence above."""
-    tokens, size = puzzle(check.seed), recurrence(check.seed).vocab_size
+    tokens = puzzle(check.seed)
+    size = recurrence(check.seed).vocab_size
     ### BEGIN SOLUTION
     triples = list(zip(tokens, tokens[1:], tokens[2:], strict=False))
     for a, b in itertools.product(range(size), repeat=2):
@@ -109,8 +111,9 @@ def coefficients() -> tuple[int, int]:
 check("coefficients", coefficients)
 
 # %% [markdown]
-# **Predict** the best possible accuracy at each position of a sequence with noise: at the first, at the third, at the
-# last. (At position 0 one token has been read, and the second is predicted.) Part 3 shows it.
+# **Predict** the best possible accuracy at each position of a sequence with noise: at the first, at
+# the third, at the last. (At position 0 one token has been read, and the second is predicted.) Part
+# 3 shows it.
 
 # %% [markdown]
 # ## Part 1: the parts
@@ -232,7 +235,8 @@ class RotaryPositionalEmbedding(nn.Module):
     def forward(self, x: Tensor, start_pos: int = 0) -> Tensor:
         ### BEGIN SOLUTION
         stop = start_pos + x.shape[-2]
-        cos, sin = self.cos[start_pos:stop], self.sin[start_pos:stop]
+        cos = self.cos[start_pos:stop]
+        sin = self.sin[start_pos:stop]
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         ### END SOLUTION
@@ -246,8 +250,8 @@ turned = RotaryPositionalEmbedding(2)(torch.tensor([1.0, 0.0]).expand(1, 1, 2, 2
 print("position 1:", turned.numpy().round(4), "by hand:", np.array([np.cos(1), np.sin(1)]).round(4))
 
 # %% [markdown]
-# **Predict**: a query at position 5 meets a key at position 0. Both move by 100 positions. How does the score change?
-# And does the score of a key equal to the query fall steadily with the distance?
+# **Predict**: a query at position 5 meets a key at position 0. Both move by 100 positions. How does
+# the score change? And does the score of a key equal to the query fall steadily with the distance?
 
 # %%
 rope = RotaryPositionalEmbedding(16)
@@ -262,8 +266,15 @@ def score(query: Tensor, key: Tensor, query_at: int, key_at: int) -> float:
 print("distance 5, at positions  5 and   0:", round(score(one_query, one_key, 5, 0), 4))
 print("distance 5, at positions 105 and 100:", round(score(one_query, one_key, 105, 100), 4))
 plt.figure(figsize=(7, 2.6))
-plt.plot([score(one_query, one_query, 60, 60 - distance) for distance in range(61)], label="key equal to the query")
-plt.plot([score(one_query, one_key, 60, 60 - distance) for distance in range(61)], "--", label="another key")
+plt.plot(
+    [score(one_query, one_query, 60, 60 - distance) for distance in range(61)],
+    label="key equal to the query",
+)
+plt.plot(
+    [score(one_query, one_key, 60, 60 - distance) for distance in range(61)],
+    "--",
+    label="another key",
+)
 plt.xlabel("distance in positions")
 plt.ylabel("score")
 plt.margins(y=0.25)
@@ -345,8 +356,14 @@ check("grouping", share_heads)
 # exponentials, 1 and 3: one quarter and three quarters. The output is $4/4 + 3 \cdot 8/4 = 7$.
 
 # %%
-scores, values = torch.tensor([1.0, 3.0]).log(), torch.tensor([4.0, 8.0])
-print("weights", scores.softmax(0).numpy().round(4), "output", round(float(scores.softmax(0) @ values), 4))
+scores = torch.tensor([1.0, 3.0]).log()
+values = torch.tensor([4.0, 8.0])
+print(
+    "weights",
+    scores.softmax(0).numpy().round(4),
+    "output",
+    round(float(scores.softmax(0) @ values), 4),
+)
 
 # %% [markdown]
 # ### Exercise: attention
@@ -386,8 +403,10 @@ def calculate_attention(
     ### BEGIN SOLUTION
     if mask is None:
         mask = causal_mask(q.shape[2]).to(device)
-    q, k = rope(q), rope(k)
-    k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+    q = rope(q)
+    k = rope(k)
+    k = share_heads(k, q.shape[1])
+    v = share_heads(v, q.shape[1])
     scores = scale * (q @ (key_weights[:, None, None] * k).transpose(-2, -1))
     scores = scores.masked_fill(~mask, float("-inf"))
     return scores.softmax(dim=-1) @ v
@@ -398,13 +417,12 @@ def calculate_attention(
 check("attention", calculate_attention)
 
 # %% [markdown]
-# **Predict**: the picture shows the weights of three tokens with $w = 0$, $1$ and $4$. What does a head with $w = 0$ do?
+# **Predict**: the picture shows the weights of three tokens with $w = 0$, $1$ and $4$. What does a
+# head with $w = 0$ do?
 
 # %%
-small_q, small_k = (
-    torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]),
-    torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]]),
-)
+small_q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+small_k = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
 figure, panels = plt.subplots(1, 3, figsize=(8, 2.6), layout="constrained")
 for axes, w in zip(panels, (0.0, 1.0, 4.0), strict=True):
     weights = calculate_attention(
@@ -419,8 +437,12 @@ for axes, w in zip(panels, (0.0, 1.0, 4.0), strict=True):
     axes.imshow(weights, cmap="Greys", vmin=0, vmax=1)
     for row, column in itertools.product(range(3), repeat=2):
         colour = "white" if weights[row, column] > 0.5 else "black"
-        axes.text(column, row, f"{weights[row, column]:.2f}", ha="center", va="center", color=colour)
-    axes.set(title=f"key weight {w:g}", xlabel="key", ylabel="query", xticks=range(3), yticks=range(3))
+        axes.text(
+            column, row, f"{weights[row, column]:.2f}", ha="center", va="center", color=colour
+        )
+    axes.set(
+        title=f"key weight {w:g}", xlabel="key", ylabel="query", xticks=range(3), yticks=range(3)
+    )
 plt.show()
 
 # %% [markdown]
@@ -447,9 +469,13 @@ plt.show()
 class GroupedQueryAttention(nn.Module):
     """Causal grouped-query attention over ``x`` [batch, position, hidden_dim]."""
 
-    def __init__(self, hidden_dim: int, num_heads: int, head_dim: int, num_kv_heads: int | None = None) -> None:
+    def __init__(
+        self, hidden_dim: int, num_heads: int, head_dim: int, num_kv_heads: int | None = None
+    ) -> None:
         super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads or num_heads, head_dim
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads or num_heads
+        self.head_dim = head_dim
         self.scale = head_dim**-0.5
         self.rope = RotaryPositionalEmbedding(head_dim)
         ### BEGIN SOLUTION
@@ -471,7 +497,9 @@ class GroupedQueryAttention(nn.Module):
         k = self.key(x).view(batch, length, self.num_kv_heads, self.head_dim).transpose(1, 2)
         v = self.value(x).unflatten(2, (self.num_kv_heads, self.head_dim)).transpose(1, 2)
         mask = self.mask(length).to(x.device)
-        heads = calculate_attention(q, k, v, self.key_weights, self.rope, self.scale, x.device, mask)
+        heads = calculate_attention(
+            q, k, v, self.key_weights, self.rope, self.scale, x.device, mask
+        )
         return self.output(heads.transpose(1, 2).reshape(batch, length, -1))
         ### END SOLUTION
 
@@ -483,7 +511,10 @@ check("grouped-attention", GroupedQueryAttention)
 for kv_heads in (4, 2, 1):
     layer = GroupedQueryAttention(64, 4, 16, kv_heads)
     numbers = sum(weight.numel() for weight in layer.parameters())
-    print(f"{kv_heads} key-value heads: {numbers:6,} weights, {2 * kv_heads * 16:4} numbers of a token in a cache")
+    print(
+        f"{kv_heads} key-value heads: {numbers:6,} weights, {2 * kv_heads * 16:4} numbers of a "
+        "token in a cache"
+    )
 
 # %% [markdown]
 # ### Exercise: sliding-attention
@@ -524,7 +555,12 @@ class SWAttention(GroupedQueryAttention):
     """Grouped-query attention in which each token sees itself and ``window_size`` tokens before it."""
 
     def __init__(
-        self, hidden_dim: int, num_heads: int, head_dim: int, window_size: int, num_kv_heads: int | None = None
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        head_dim: int,
+        window_size: int,
+        num_kv_heads: int | None = None,
     ) -> None:
         super().__init__(hidden_dim, num_heads, head_dim, num_kv_heads)
         self.window_size = window_size
@@ -545,7 +581,11 @@ check("sliding-attention", calculate_sliding_attention)
 # %%
 torch.manual_seed(0)
 layers = [SWAttention(16, 2, 8, window_size=2) for _ in range(2)]
-stacks = {"full causal": [GroupedQueryAttention(16, 2, 8)], "window_size = 2": layers[:1], "two such layers": layers}
+stacks = {
+    "full causal": [GroupedQueryAttention(16, 2, 8)],
+    "window_size = 2": layers[:1],
+    "two such layers": layers,
+}
 figure, panels = plt.subplots(1, 3, figsize=(8, 2.8), layout="constrained")
 for axes, (title, parts) in zip(panels, stacks.items(), strict=True):
     jacobian = torch.autograd.functional.jacobian(nn.Sequential(*parts), torch.randn(1, 10, 16))
@@ -605,9 +645,11 @@ class SinkAttention(GroupedQueryAttention):
     def weights_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Attention weights [batch, head, query, key] and the values of each head."""
         q, k, v = (
-            part(x).unflatten(2, (-1, self.head_dim)).transpose(1, 2) for part in (self.query, self.key, self.value)
+            part(x).unflatten(2, (-1, self.head_dim)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
         )
-        q, k = self.rope(q), share_heads(self.rope(k), self.num_heads) * self.key_weights[:, None, None]
+        q = self.rope(q)
+        k = share_heads(self.rope(k), self.num_heads) * self.key_weights[:, None, None]
         scores = (self.scale * q @ k.mT).masked_fill(~self.mask(x.shape[1]), float("-inf"))
         return softmax_with_sink(scores, self.sinks), share_heads(v, self.num_heads)
 
@@ -646,7 +688,8 @@ class Router(nn.Module):
 
     def __init__(self, hidden_dim: int, num_experts: int, top_k: int = 2) -> None:
         super().__init__()
-        self.num_experts, self.top_k = num_experts, top_k
+        self.num_experts = num_experts
+        self.top_k = top_k
         self.score = nn.Linear(hidden_dim, num_experts, bias=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -686,12 +729,18 @@ print("and softmax first:", by_hand.softmax(0)[:2].numpy().round(4))
 
 # %% nbgrader={"grade": false, "grade_id": "mixture", "locked": false, "schema_version": 3, "solution": true}
 class MixtureOfExperts(nn.Module):
-    """Several SwiGLU networks, of which each token of ``x`` [batch, position, hidden_dim] passes through ``top_k``."""
+    """Several SwiGLU networks, of which each token of ``x`` [batch, position, hidden_dim] passes
+    through ``top_k``.
+    """
 
-    def __init__(self, hidden_dim: int, inner_dim: int, num_experts: int = 8, top_k: int = 2) -> None:
+    def __init__(
+        self, hidden_dim: int, inner_dim: int, num_experts: int = 8, top_k: int = 2
+    ) -> None:
         super().__init__()
         self.router = Router(hidden_dim, num_experts, top_k)
-        self.experts = nn.ModuleList(SwiGLUFeedForward(hidden_dim, inner_dim) for _ in range(num_experts))
+        self.experts = nn.ModuleList(
+            SwiGLUFeedForward(hidden_dim, inner_dim) for _ in range(num_experts)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         ### BEGIN SOLUTION
@@ -790,7 +839,9 @@ check("block", TransformerBlock)
 
 # %% nbgrader={"grade": false, "grade_id": "transformer", "locked": false, "schema_version": 3, "solution": true}
 class Transformer(nn.Module):
-    """Logits [batch, position, vocab_size] of the token after each position, from tokens [batch, position]."""
+    """Logits [batch, position, vocab_size] of the token after each position, from tokens [batch,
+    position].
+    """
 
     def __init__(
         self,
@@ -813,7 +864,8 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(vocab_size, hidden_dim)
         windowed = [use_sliding_window_alternating and layer % 2 == 1 for layer in range(n_layers)]
         self.layers = nn.ModuleList(
-            TransformerBlock(hidden_dim, ff_dim, num_heads, head_dim, each, *options) for each in windowed
+            TransformerBlock(hidden_dim, ff_dim, num_heads, head_dim, each, *options)
+            for each in windowed
         )
         self.final_norm = nn.RMSNorm(hidden_dim, eps=1e-5)
         self.output_proj = nn.Linear(hidden_dim, vocab_size, bias=False)
@@ -839,8 +891,13 @@ torch.manual_seed(0)
 tokens = torch.randint(0, 100, (1, 8))
 other = tokens.clone()
 other[0, 5] = (other[0, 5] + 1) % 100
-small = Transformer(100, 2, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, use_moe=True, num_kv_heads=2)
-print("changed at positions", ((small(tokens) - small(other)).abs().amax(-1)[0] > 1e-6).nonzero().flatten().tolist())
+small = Transformer(
+    100, 2, hidden_dim=32, ff_dim=64, num_heads=4, head_dim=8, use_moe=True, num_kv_heads=2
+)
+print(
+    "changed at positions",
+    ((small(tokens) - small(other)).abs().amax(-1)[0] > 1e-6).nonzero().flatten().tolist(),
+)
 
 # %% [markdown]
 # ## Part 3: data and training
@@ -861,15 +918,24 @@ from glassformer.data.recurrence import make_split
 
 split = make_split(DATA, num_train=10_000, num_test=1_000, seed=check.seed)
 train_loader, test_loader = (
-    DataLoader(TensorDataset(part.inputs, part.targets), batch_size=128) for part in (split.train, split.test)
+    DataLoader(TensorDataset(part.inputs, part.targets), batch_size=128)
+    for part in (split.train, split.test)
 )
 test_tokens = split.test.tokens
 pairs = [{*map(tuple, part.generators.coefficients.tolist())} for part in (split.train, split.test)]
-print(f"pairs (a, b): {len(pairs[0])} in training, {len(pairs[1])} in the test, {len(pairs[0] & pairs[1])} in both")
+print(
+    f"pairs (a, b): {len(pairs[0])} in training, {len(pairs[1])} in the test, "
+    f"{len(pairs[0] & pairs[1])} in both"
+)
 for row in range(3):
     print(" ".join(f"{token}" for token in test_tokens[row, :32].tolist()), "...")
 optimum = optimal_accuracy(test_tokens, DATA).measured.numpy()
-print("best possible accuracy at positions 0 to 7:", optimum[:8].round(2), " mean of all:", optimum.mean().round(4))
+print(
+    "best possible accuracy at positions 0 to 7:",
+    optimum[:8].round(2),
+    " mean of all:",
+    optimum.mean().round(4),
+)
 
 # %% [markdown]
 # Compare with your first prediction. Two tokens say little of $a$ and $b$; with four there are two equations. Even then
@@ -902,12 +968,15 @@ def train(
     eval_fn: Callable[[int, nn.Module], object],
     num_epochs: int,
 ) -> list[float]:
-    """Minimise the mean cross-entropy of the next tokens, one update a batch; returns each epoch's mean loss."""
+    """Minimise the mean cross-entropy of the next tokens, one update a batch; returns each epoch's
+    mean loss.
+    """
     means = []
     eval_fn(0, model)
     for epoch in range(num_epochs):
         model.train()
-        total_loss, num_batches = 0.0, 0
+        total_loss = 0.0
+        num_batches = 0
         for x, y in dataloader:
             ### BEGIN SOLUTION
             logits = model(x)
@@ -927,8 +996,9 @@ def train(
 check("training-step", train)
 
 # %% [markdown]
-# Eight epochs of AdamW at `0.01`, in batches of 128: three to five minutes on one core. The original exercise asks for an
-# accuracy of `0.65`; the best possible one is printed above. **Predict** where between the two the model ends.
+# Eight epochs of AdamW at `0.01`, in batches of 128: three to five minutes on one core. The
+# original exercise asks for an accuracy of `0.65`; the best possible one is printed above.
+# **Predict** where between the two the model ends.
 
 
 # %%
@@ -947,7 +1017,14 @@ def report_accuracy(epoch: int, model: nn.Module, accuracies: list[float]) -> No
     print(f"{when}: test accuracy {accuracies[-1]:.4f}", flush=True)
 
 
-SIZES = {"vocab_size": DATA.vocab_size, "n_layers": 4, "hidden_dim": 64, "ff_dim": 128, "num_heads": 4, "head_dim": 16}
+SIZES = {
+    "vocab_size": DATA.vocab_size,
+    "n_layers": 4,
+    "hidden_dim": 64,
+    "ff_dim": 128,
+    "num_heads": 4,
+    "head_dim": 16,
+}
 torch.manual_seed(0)
 model = Transformer(**SIZES)
 accuracies: list[float] = []
@@ -998,7 +1075,8 @@ def generate(
 ) -> Tensor:
     """``gen_length`` tokens that continue each row of ``input`` [batch, position]."""
     model.eval()
-    sequence, output_tokens = input, []
+    sequence = input
+    output_tokens = []
     for _ in range(gen_length):
         ### BEGIN SOLUTION
         token = token_choice(model(sequence))
@@ -1038,7 +1116,9 @@ print("after token 1:", *generate(model, torch.tensor([[1]]), 10)[0].tolist())
 # %% nbgrader={"grade": false, "grade_id": "nucleus", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def get_dist_after_with_temp_and_topp(model_logits: Tensor, top_p: float, t: float) -> Tensor:
-    """Probabilities after temperature ``t`` and nucleus ``top_p``, of the shape of ``model_logits`` [..., vocab_size]."""
+    """Probabilities after temperature ``t`` and nucleus ``top_p``, of the shape of ``model_logits``
+    [..., vocab_size].
+    """
     ### BEGIN SOLUTION
     probabilities = (model_logits / t).softmax(dim=-1)
     ranked, order = probabilities.sort(dim=-1, descending=True)
@@ -1053,7 +1133,9 @@ def get_dist_after_with_temp_and_topp(model_logits: Tensor, top_p: float, t: flo
 
 @torch.no_grad()
 def token_choice_adv(model_logits: Tensor, top_p: float, t: float) -> Tensor:
-    """A token of the last position, drawn from :func:`get_dist_after_with_temp_and_topp`, [batch, 1]."""
+    """A token of the last position, drawn from :func:`get_dist_after_with_temp_and_topp`, [batch,
+    1].
+    """
     last = get_dist_after_with_temp_and_topp(model_logits[:, -1:], top_p, t)
     return torch.distributions.Categorical(probs=last).sample()
 
@@ -1063,7 +1145,9 @@ check("nucleus", get_dist_after_with_temp_and_topp)
 
 # %%
 by_hand = torch.tensor([[[0.5, 0.3, 0.15, 0.05]]]).log()
-print("by hand:", get_dist_after_with_temp_and_topp(by_hand, top_p=0.75, t=1.0)[0, 0].numpy().round(4))
+print(
+    "by hand:", get_dist_after_with_temp_and_topp(by_hand, top_p=0.75, t=1.0)[0, 0].numpy().round(4)
+)
 
 # %% [markdown]
 # ### What continuations look like
@@ -1081,7 +1165,8 @@ print("by hand:", get_dist_after_with_temp_and_topp(by_hand, top_p=0.75, t=1.0)[
 # %%
 from glassformer.labs.gpt_oss.experiments.generation import Behaviour, behaviour
 
-prompts, hidden = test_tokens[:200, :16], split.test.generators.coefficients[:200]
+prompts = test_tokens[:200, :16]
+hidden = split.test.generators.coefficients[:200]
 torch.manual_seed(0)
 choices = {"greedy": token_choice_greedy} | {
     title: functools.partial(token_choice_adv, top_p=top_p, t=t)
@@ -1110,9 +1195,10 @@ for title, each in found.items():
     print(f"{title:22}" + "".join(f"{measured(each, part):>14}" for part in parts))
 
 # %% [markdown]
-# Two contexts, and the next token under four settings. In the first the rule and plus one differ, and the model comes
-# nearest to the true probabilities of the two; in the second no token is likely. Temperature changes all proportions; the
-# nucleus removes the tail and keeps the proportions of the rest.
+# Two contexts, and the next token under four settings. In the first the rule and plus one differ,
+# and the model comes nearest to the true probabilities of the two; in the second no token is
+# likely. Temperature changes all proportions; the nucleus removes the tail and keeps the
+# proportions of the rest.
 
 # %% tags=["hide-input"] jupyter={"source_hidden": true}
 contexts = test_tokens[:, :40]
@@ -1124,17 +1210,22 @@ with torch.no_grad():
     predicted = model(contexts)[:, -1].softmax(-1)
 distance = (predicted - truth).abs().sum(-1).masked_fill(by_rule == by_increment, 2.0)
 rows = {"knows the rule": int(distance.argmin()), "does not": int(predicted.amax(-1).argmin())}
-figure, panels = plt.subplots(2, 4, figsize=(10, 4.4), sharey=True, sharex=True, layout="constrained")
+figure, panels = plt.subplots(
+    2, 4, figsize=(10, 4.4), sharey=True, sharex=True, layout="constrained"
+)
 for (name, number), row in zip(rows.items(), panels, strict=True):
     for axes, (top_p, t) in zip(row, ((1.0, 0.5), (1.0, 1.0), (1.0, 2.0), (0.8, 2.0)), strict=True):
         with torch.no_grad():
             logits = model(contexts[number : number + 1])
             shares = get_dist_after_with_temp_and_topp(logits, top_p, t)[0, -1]
         axes.bar(range(DATA.vocab_size), shares, edgecolor="black")
-        rule, increment = float(shares[by_rule[number]]), float(shares[by_increment[number]])
+        rule = float(shares[by_rule[number]])
+        increment = float(shares[by_increment[number]])
         print(f"{name}, t = {t:g}, top-p = {top_p:g}: rule {rule:.3f}, plus one {increment:.3f}")
         for token, word in ((by_rule[number], "rule"), (by_increment[number], "+1")):
-            axes.annotate(word, (token, shares[token]), xytext=(0, 3), textcoords="offset points", ha="center")
+            axes.annotate(
+                word, (token, shares[token]), xytext=(0, 3), textcoords="offset points", ha="center"
+            )
         axes.set(title=f"{name}: t = {t:g}, top-p = {top_p:g}", ylim=(0, 1.15))
         axes.title.set_fontsize(9)
     row[0].set_ylabel("probability")
@@ -1162,7 +1253,9 @@ plt.show()
 
 # %% nbgrader={"grade": false, "grade_id": "accuracy", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
-def calc_per_token_acc(model: nn.Module, data_loader: Iterable[tuple[Tensor, Tensor]]) -> np.ndarray:
+def calc_per_token_acc(
+    model: nn.Module, data_loader: Iterable[tuple[Tensor, Tensor]]
+) -> np.ndarray:
     """Accuracy at each position of the sequences."""
     model.eval()
     ### BEGIN SOLUTION
@@ -1189,7 +1282,8 @@ plt.show()
 gap = optimum - by_position
 for start, stop in itertools.pairwise((0, 3, 12, DATA.seq_len)):
     print(
-        f"positions {start:2} to {stop - 1:2}: {gap[start:stop].sum() / len(gap):.4f} of the {gap.mean():.4f} that is lost, "
+        f"positions {start:2} to {stop - 1:2}: {gap[start:stop].sum() / len(gap):.4f} of the "
+        f"{gap.mean():.4f} that is lost, "
         f"{gap[start:stop].mean():.3f} at each; model {by_position[start:stop].mean():.3f}"
     )
 
@@ -1219,7 +1313,9 @@ train(
     num_epochs=2,
 )
 first = calc_per_token_acc(with_sinks, test_loader)[0]
-error = 2 * max(standard_error(share, len(test_tokens)) for share in (first, by_position[0], optimum[0]))
+error = 2 * max(
+    standard_error(share, len(test_tokens)) for share in (first, by_position[0], optimum[0])
+)
 print(
     f"position 0 (two standard errors: at most {at_most(error, 3)}): "
     f"with sinks {first:.3f}, without {by_position[0]:.3f}, best {optimum[0]:.3f}"
@@ -1228,7 +1324,10 @@ runs = torch.arange(DATA.vocab_size)[:, None].expand(-1, 3)
 for title, each in {"without": model, "with sinks": with_sinks}.items():
     with torch.no_grad():
         shares = each(runs).softmax(-1)
-    print(f"{title}: a probability changes by up to {below(float((shares[:, 2] - shares[:, 0]).abs().max()))}")
+    print(
+        f"{title}: a probability changes by up to "
+        f"{below(float((shares[:, 2] - shares[:, 0]).abs().max()))}"
+    )
 
 # %% [markdown]
 # ## Your report
@@ -1240,8 +1339,8 @@ for title, each in {"without": model, "with sinks": with_sinks}.items():
 # *Write yours here.*
 
 # %% [markdown] tags=["published"]
-# The report's numbers come from the cells above, and each comparison of percentages is made only beyond two standard
-# errors.
+# The report's numbers come from the cells above, and each comparison of percentages is made only
+# beyond two standard errors.
 
 # %% tags=["hide-input", "published"] jupyter={"source_hidden": true}
 words = 0
@@ -1298,7 +1397,12 @@ holds to be nearly impossible. A low one comes close to greedy decoding, with it
 error that is nearest to the true one, but none that we tried is free of errors.""")
 
 # %% tags=["published"]
-error = math.hypot(*(standard_error(share, test_tokens[:, 1:].numel()) for share in (accuracies[-1], optimum.mean())))
+error = math.hypot(
+    *(
+        standard_error(share, test_tokens[:, 1:].numel())
+        for share in (accuracies[-1], optimum.mean())
+    )
+)
 lost = {
     "before it can know the hidden numbers": gap[:3],
     "while it finds the hidden numbers": gap[3:12],
@@ -1342,7 +1446,8 @@ def interval(values: Tensor) -> str:
     return f"{values.mean():.2f} ± {2 * values.std() / len(values) ** 0.5:.2f}"
 
 
-sunk, x = [], with_sinks.embedding(test_tokens[:200, :64])
+sunk = []
+x = with_sinks.embedding(test_tokens[:200, :64])
 with torch.no_grad():
     for layer in with_sinks.layers:
         weights, _ = layer.attention.weights_and_values(layer.attention_norm(x))
@@ -1357,24 +1462,30 @@ try:
 except (OSError, ValueError) as reason:
     print(f"SmolLM2 is left out: {reason}")
 else:
-    rests, logits = [], []
+    rests = []
+    logits = []
     for text in TEXTS:
         tokens = smollm2.tokens(text)
         with torch.no_grad(), capture(smollm2.model) as seen:
             logits.append(smollm2.model(tokens)[:, -1:])
-        layers = torch.stack([weights[0, :, 4:, 0] for weights in seen.weights.values()])  # layer, head, query
+        # layer, head, query
+        layers = torch.stack([weights[0, :, 4:, 0] for weights in seen.weights.values()])
         rests.append(torch.cat([layers.mean((1, 2)), (layers.mean(2) > 0.5).float().mean()[None]]))
     rests = torch.stack(rests)
     print("SmolLM2, share on the first token: all heads", interval(rests[:, :-1].mean(1)), end="; ")
     print(
-        f"layer 0 {interval(rests[:, 0])}, layer 15 {interval(rests[:, 15])}; heads above one half {interval(rests[:, -1])}"
+        f"layer 0 {interval(rests[:, 0])}, layer 15 {interval(rests[:, 15])}; heads above one "
+        f"half {interval(rests[:, -1])}"
     )
     for top_p, t in ((0.9, 1.0), (0.9, 0.5), (0.9, 1.5)):
-        shares = torch.cat([get_dist_after_with_temp_and_topp(each, top_p, t) for each in logits])[:, 0]
+        shares = torch.cat([get_dist_after_with_temp_and_topp(each, top_p, t) for each in logits])[
+            :, 0
+        ]
         best, order = shares[0].topk(3)
         after = ", ".join(f"{smollm2.strings(order)[i]!r} {best[i]:.2f}" for i in range(3))
         print(
-            f"t = {t:g}, top-p = {top_p:g}: {interval((shares > 0).sum(-1).float())} tokens stay; first text: {after}"
+            f"t = {t:g}, top-p = {top_p:g}: {interval((shares > 0).sum(-1).float())} tokens stay; "
+            f"first text: {after}"
         )
 
 # %% [markdown]

@@ -63,7 +63,8 @@ from glassformer.handcraft import TASKS, HeadWeights, NumpyHead, verify
 from glassformer.labs.hand_designed import set_random_seed
 from glassformer.labs.wording import at_least, below
 
-torch.set_num_threads(1)  # faster for networks this small, and the same numbers in every run on one machine
+# faster for networks this small, and the same numbers in every run on one machine
+torch.set_num_threads(1)
 check = lesson("hand_designed")
 task = tasks(check.seed)
 
@@ -155,7 +156,9 @@ def attention(x, Km, Qm, Vm, pos=None):
     ### BEGIN SOLUTION
     if pos is not None:
         x = np.concatenate([x, pos[: len(x)]], axis=1)
-    K, Q, V = x @ Km, x @ Qm, x @ Vm
+    K = x @ Km
+    Q = x @ Qm
+    V = x @ Vm
     outputs = []
     for q in Q:
         scores = K @ q / np.sqrt(Km.shape[1])
@@ -220,7 +223,9 @@ class PytorchTransformer(nn.Module):
         ### BEGIN SOLUTION
         if self.pos is not None:
             seq = torch.cat([seq, self.pos.weight[: len(seq)]], dim=-1)
-        Q, K, V = self.Qm(seq), self.Km(seq), self.Vm(seq)
+        Q = self.Qm(seq)
+        K = self.Km(seq)
+        V = self.Vm(seq)
         scores = Q @ K.T / self.d_k**0.5
         return scores.softmax(dim=-1) @ V
         ### END SOLUTION
@@ -251,7 +256,8 @@ check("transformer", PytorchTransformer)
 def rescale(matrix):
     """(matrix - smallest) / (largest - smallest); zeros where all numbers are equal."""
     ### BEGIN SOLUTION
-    low, high = matrix.min(), matrix.max()
+    low = matrix.min()
+    high = matrix.max()
     if high == low:
         return np.zeros(matrix.shape)
     return (matrix - low) / (high - low)
@@ -267,23 +273,38 @@ check("rescale", rescale)
 
 # %% tags=["hide-input"] jupyter={"source_hidden": true}
 def vectors(name, numbers):
-    """A sequence of a task's letters, given by their numbers: as vectors, and as names of the positions."""
+    """A sequence of a task's letters, given by their numbers: as vectors, and as names of the
+    positions.
+    """
     space = task[name].space
-    return space.one_hot(space.block([np.array(numbers)]))[0], ["CLS"] * space.has_cls + list(space.decode(numbers))
+    return space.one_hot(space.block([np.array(numbers)]))[0], ["CLS"] * space.has_cls + list(
+        space.decode(numbers)
+    )
 
 
 def panels(name, heads, numbers):
-    """Eight panels for each head; matrices are drawn transposed. Titles give the numbers that white and dark red mean."""
+    """Eight panels for each head; matrices are drawn transposed. Titles give the numbers that white
+    and dark red mean.
+    """
     x, names = vectors(name, numbers)
     _, axes = plt.subplots(len(heads), 8, figsize=(15, 2.9 * len(heads)), layout="constrained")
     for row, (label, head) in zip(axes, heads.items(), strict=True):
         trace = NumpyHead(head).trace(x)
         inputs = [*task[name].space.token_names, *(f"p{i}" for i in range(head.pos_dim))]
-        shown = {"Km": head.Km, "Qm": head.Qm, "Vm": head.Vm, "K": trace.K, "Q": trace.Q, "V": trace.V}
+        shown = {
+            "Km": head.Km,
+            "Qm": head.Qm,
+            "Vm": head.Vm,
+            "K": trace.K,
+            "Q": trace.Q,
+            "V": trace.V,
+        }
         shown |= {"Attn": trace.weights, "Out": trace.output}
         for ax, (title, matrix) in zip(row, shown.items(), strict=True):
             ax.imshow(rescale(matrix.T), cmap="Reds", vmin=0, vmax=1)
-            ax.set_title(f"{title}\n{matrix.min().round(2):g} to {matrix.max().round(2):g}", fontsize=10)
+            ax.set_title(
+                f"{title}\n{matrix.min().round(2):g} to {matrix.max().round(2):g}", fontsize=10
+            )
             columns = inputs if title in ("Km", "Qm", "Vm") else names
             ax.set_xticks(range(len(columns)), columns, fontsize=8, rotation=90)
             ax.set_yticks([])
@@ -304,7 +325,10 @@ def panels(name, heads, numbers):
 def show_task(name):
     """The task in words, with three of its sequences."""
     space = task[name].space
-    print(f"{task[name].summary}; letters {' '.join(space.letters)}, sequences of up to {space.max_len}")
+    print(
+        f"{task[name].summary}; letters {' '.join(space.letters)}, sequences of up to "
+        f"{space.max_len}"
+    )
     a, b, c = space.letters[:3]
     for text in (a + b + c + c, c + a + c, b + b + c):
         output = task[name].target(space.encode(text)[None])[0]
@@ -352,7 +376,10 @@ check("sharpness", sharpness)
 
 # %%
 for error in (1e-3, 1e-6, 1e-9):
-    print(f"error {error:g}: sharpness {sharpness(6, error)} for 6 keys, {sharpness(64, error)} for 64")
+    print(
+        f"error {error:g}: sharpness {sharpness(6, error)} for 6 keys, {sharpness(64, error)} for "
+        "64"
+    )
 
 # %% [markdown]
 # Before rounding up, a thousandth of the error costs `ln 1000`, about `6.9`, and 63 other keys instead of 5 cost
@@ -413,7 +440,8 @@ def draw(name):
 num_letters = len(content.space.letters)
 wanted_values = content.target(np.arange(num_letters)[:, None])[:, 0]  # of each letter alone
 for score in (24, 8.5, 8, 7.5, 7):
-    Km, Qm = np.eye(num_letters), 24 * np.sqrt(num_letters) * np.eye(num_letters)
+    Km = np.eye(num_letters)
+    Qm = 24 * np.sqrt(num_letters) * np.eye(num_letters)
     Qm[0] *= score / 24
     head = HeadWeights(Km, Qm, wanted_values)
     certificate = verify(head, content)
@@ -424,10 +452,14 @@ for score in (24, 8.5, 8, 7.5, 7):
         outputs = [NumpyHead(head)(np.eye(len(Km))[letters]) for letters in drawn]
         wanted = [content.target(letters[None])[0] for letters in drawn]
         passed += all(
-            np.abs(out - target).max() <= content.tolerance for out, target in zip(outputs, wanted, strict=True)
+            np.abs(out - target).max() <= content.tolerance
+            for out, target in zip(outputs, wanted, strict=True)
         )
     found = certificate.counterexample.sequence if certificate.counterexample else "none"
-    print(f"score {score}: ten random tests pass {passed} of 200 times; shortest counterexample: {found}")
+    print(
+        f"score {score}: ten random tests pass {passed} of 200 times; shortest counterexample: "
+        f"{found}"
+    )
 
 
 # %% [markdown]
@@ -482,7 +514,9 @@ def train(name, qk_dim, pos_dim=None, seed=227, steps=10_001, lr=0.03):
     """A head for a task, trained with one random sequence in each step."""
     set_random_seed(seed)
     space = task[name].space
-    model = PytorchTransformer(space.num_tokens, qk_dim, task[name].v_dim, pos_dim, space.num_positions)
+    model = PytorchTransformer(
+        space.num_tokens, qk_dim, task[name].v_dim, pos_dim, space.num_positions
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     log = []
     for step in range(steps):
@@ -490,7 +524,11 @@ def train(name, qk_dim, pos_dim=None, seed=227, steps=10_001, lr=0.03):
         x = space.one_hot(space.block([letters]))[0]
         target = task[name].target(letters[None])[0]
         loss = training_step(
-            model, optimizer, torch.tensor(x).float(), torch.tensor(target).float(), remove_cls=space.has_cls
+            model,
+            optimizer,
+            torch.tensor(x).float(),
+            torch.tensor(target).float(),
+            remove_cls=space.has_cls,
         )
         if step % 2500 == 0:
             log.append(f"{loss:.6f} ({step:,})")
@@ -547,12 +585,16 @@ check("change-of-basis", change_of_basis)
 
 # %%
 def cosine(first, second):
-    """Of the entries of two matrices: 1 if they are multiples of one another, 0 if they have nothing in common."""
+    """Of the entries of two matrices: 1 if they are multiples of one another, 0 if they have
+    nothing in common.
+    """
     return float((first * second).sum() / np.sqrt((first**2).sum() * (second**2).sum()))
 
 
 def scores(head):
-    """Scores of all letters (rows: queries) with all letters, less each row's mean, which the softmax ignores."""
+    """Scores of all letters (rows: queries) with all letters, less each row's mean, which the
+    softmax ignores.
+    """
     table = head.Qm @ head.Km.T / np.sqrt(head.qk_dim)
     return table - table.mean(axis=1, keepdims=True)
 
@@ -572,7 +614,8 @@ moved = change_of_basis(learned_content.Km, learned_content.Qm, M)
 x, _ = vectors("content-design", [0, 1, 1, 2, 2])
 change = np.abs(attention(x, *moved, learned_content.Vm) - NumpyHead(learned_content)(x)).max()
 print(
-    f"in another basis: cosine of Km {cosine(moved[0], learned_content.Km):.2f}, largest change of an output {change:.1g}"
+    f"in another basis: cosine of Km {cosine(moved[0], learned_content.Km):.2f}, largest change "
+    f"of an output {change:.1g}"
 )
 print(verify(learned_content, content, tolerance=None))
 
@@ -636,7 +679,9 @@ def position_design():
     """Km, Qm, Vm, pos."""
     ### BEGIN SOLUTION
     pos = np.eye(4)
-    Km, Qm, Vm = np.zeros((7, 1)), np.zeros((7, 1)), np.zeros((7, 3))
+    Km = np.zeros((7, 1))
+    Qm = np.zeros((7, 1))
+    Vm = np.zeros((7, 3))
     Km[3 + 0] = 1  # the first position
     Qm[:3] = 23  # every letter
     Vm[:3] = np.eye(3)
@@ -648,8 +693,8 @@ def position_design():
 check("position-design", position_design)
 
 # %% [markdown]
-# **Predict**: the learned head has a `pos` of its own. Will it look like yours? And its keys, which are single numbers
-# if `qk_dim` is 1?
+# **Predict**: the learned head has a `pos` of its own. Will it look like yours? And its keys, which
+# are single numbers if `qk_dim` is 1?
 
 # %%
 hand_position = HeadWeights(*position_design())
@@ -671,7 +716,10 @@ for name, head in (("designed", hand_position), ("learned", learned_position)):
     print(f"{name}: K {trace.K.T.round(2)}  Q {trace.Q.T.round(2)}")
     print("attention on the first position", trace.weights[:, 0].round(3))
     print("V", trace.V.round(2), sep="\n")
-    rows = {matrix: int(np.any(getattr(head, matrix) != 0, axis=1).sum()) for matrix in ("Km", "Qm", "Vm")}
+    rows = {
+        matrix: int(np.any(getattr(head, matrix) != 0, axis=1).sum())
+        for matrix in ("Km", "Qm", "Vm")
+    }
     print("rows that are not 0:", rows)
 print(verify(learned_position, task["position-design"], tolerance=None))
 
@@ -730,7 +778,8 @@ def submission():
         ("position-design", "attention_by_position", position_design(), 2017),
     ):
         set_random_seed(seed)
-        letters, matrices = draw(name), HeadWeights(*answer).matrices.values()
+        letters = draw(name)
+        matrices = HeadWeights(*answer).matrices.values()
         outputs = attention(np.eye(len(task[name].space.letters))[letters], *matrices)
         log[entry] = np.asarray(outputs).flatten().tolist()
         log |= {
@@ -799,7 +848,9 @@ def both_design():
     """Km, Qm, Vm, pos."""
     ### BEGIN SOLUTION
     pos = np.eye(5)
-    Km, Qm, Vm = np.zeros((9, 10)), np.zeros((9, 10)), np.zeros((9, 1))
+    Km = np.zeros((9, 10))
+    Qm = np.zeros((9, 10))
+    Vm = np.zeros((9, 1))
     Km[:4, :4], Qm[:4, :4] = np.eye(4), np.eye(4)  # the same token
     Km[4:, 4:9], Qm[4:, 4:9] = np.eye(5), -np.eye(5)  # the same position
     Km[3, 9], Qm[:4, 9] = 1, 1 / 2  # CLS, for every query
@@ -825,14 +876,20 @@ trained = []
 for seed in (227, 228, 229):
     trained.append(train("both-design", hand_both.qk_dim, hand_both.pos_dim, seed))
     found = verify(trained[-1], both)
-    print(f"  {found.num_right} of {found.num_outputs} signs correct; counterexample: {found.counterexample}")
+    print(
+        f"  {found.num_right} of {found.num_outputs} signs correct; counterexample: "
+        f"{found.counterexample}"
+    )
 
 # %%
 learned_both = trained[0]
 panels("both-design", {"designed": hand_both, "learned": learned_both}, [0, 1, 2, 2])
 x, names = vectors("both-design", [0, 1, 2, 2])
 _, axes = plt.subplots(1, 3, figsize=(9, 1.4), layout="constrained")
-rows = {name: NumpyHead(head)(x)[1:, 0] for name, head in (("Designed", hand_both), ("Trained", learned_both))}
+rows = {
+    name: NumpyHead(head)(x)[1:, 0]
+    for name, head in (("Designed", hand_both), ("Trained", learned_both))
+}
 rows["Expected"] = both.target(both.space.encode(names[1:])[None])[0, :, 0]
 for ax, (title, row) in zip(axes, rows.items(), strict=True):
     ax.imshow(np.sign(row)[None], cmap="RdBu_r", vmin=-1.5, vmax=1.5)
@@ -852,15 +909,25 @@ plt.show()
 
 # %% tags=["hide-input"] jupyter={"source_hidden": true}
 def spent(head):
-    """The mean attention of letters on CLS, on themselves, on other occurrences and on other letters, by target."""
+    """The mean attention of letters on CLS, on themselves, on other occurrences and on other
+    letters, by target.
+    """
     cases = both.all_cases
     found = {sign: np.zeros(4) for sign in (1, -1)}
     counts = dict.fromkeys(found, 0)
-    for tokens, counted, target in zip(cases.block.tokens, cases.counted, cases.target[..., 0], strict=True):
-        weights = NumpyHead(head).trace(both.space.one_hot(both.space.block([tokens[counted]]))[0]).weights
+    for tokens, counted, target in zip(
+        cases.block.tokens, cases.counted, cases.target[..., 0], strict=True
+    ):
+        weights = (
+            NumpyHead(head)
+            .trace(both.space.one_hot(both.space.block([tokens[counted]]))[0])
+            .weights
+        )
         for i in np.flatnonzero(counted):
             others = np.flatnonzero(counted & (tokens == tokens[i]))
-            same, itself, cls = weights[i, others[others != i]].sum(), weights[i, i], weights[i, 0]
+            same = weights[i, others[others != i]].sum()
+            itself = weights[i, i]
+            cls = weights[i, 0]
             found[int(target[i])] += [cls, itself, same, 1 - cls - itself - same]
             counts[int(target[i])] += 1
     return {sign: found[sign] / counts[sign] for sign in found}
@@ -868,14 +935,22 @@ def spent(head):
 
 # %%
 print("target                    CLS  itself  same letter elsewhere  other letters")
-for name, head in (("designed", hand_both), *((f"trained {i}", head) for i, head in enumerate(trained))):
+for name, head in (
+    ("designed", hand_both),
+    *((f"trained {i}", head) for i, head in enumerate(trained)),
+):
     for sign, (cls, itself, same, other) in spent(head).items():
         print(f"{sign:+d} {name:<12} {cls:12.2f} {itself:7.2f} {same:22.2f} {other:14.2f}")
 positions = both.space.places[1]
 for name, head in (("designed", hand_both), ("trained 0", learned_both)):
-    inputs = np.concatenate([np.eye(both.space.num_tokens)[both.space.places[0]], head.pos[positions]], axis=1)
+    inputs = np.concatenate(
+        [np.eye(both.space.num_tokens)[both.space.places[0]], head.pos[positions]], axis=1
+    )
     values = (inputs @ head.Vm)[:, 0]
-    print(f"{name}: value of CLS {values[0]:+.2f}, of letters {values[1:].min():+.2f} to {values[1:].max():+.2f}")
+    print(
+        f"{name}: value of CLS {values[0]:+.2f}, of letters {values[1:].min():+.2f} to "
+        f"{values[1:].max():+.2f}"
+    )
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "question-3", "locked": false, "points": 3, "schema_version": 3, "solution": true}
 # ### Answer 3
@@ -906,9 +981,13 @@ from glassformer.handcraft import design
 large = TASKS["identity"](letters="ABCDEFGHIJKLMNOPQRSTUVWXYZ", max_len=64)
 found = verify(design(large).weights, large, tolerance=1e-9)
 print(
-    f"{design(large).description}: {found.verdict.upper()}, by {found.rests_on}, for {found.num_possible:.2g} sequences"
+    f"{design(large).description}: {found.verdict.upper()}, by {found.rests_on}, for "
+    f"{found.num_possible:.2g} sequences"
 )
-print(f"margin at least {at_least(found.margin, 1)}; no output is off by more than {below(found.bound)}")
+print(
+    f"margin at least {at_least(found.margin, 1)}; no output is off by more than "
+    f"{below(found.bound)}"
+)
 
 # %% [markdown]
 # ## Broken
@@ -923,10 +1002,13 @@ print(f"margin at least {at_least(found.margin, 1)}; no output is off by more th
 unique = TASKS["unique"]()
 whole = design(unique).weights
 Qm = whole.Qm.copy()
-Qm[4 + 3] = 0  # rows: A, B, C, CLS, then the positions: that of CLS is 0, that of the third letter 3
+Qm[4 + 3] = (
+    0  # rows: A, B, C, CLS, then the positions: that of CLS is 0, that of the third letter 3
+)
 failure = verify(HeadWeights(whole.Km, Qm, whole.Vm, whole.pos), unique).counterexample
 print(
-    f"letter {failure.position + 1} of {failure.sequence}: {failure.output[0]:+.0f} instead of {failure.target[0]:+.0f}"
+    f"letter {failure.position + 1} of {failure.sequence}: {failure.output[0]:+.0f} instead of "
+    f"{failure.target[0]:+.0f}"
 )
 
 # %% [markdown]
@@ -946,15 +1028,21 @@ print(
 # **Predict** how many of the 24 the best of 1,000 random heads gets right.
 
 # %%
-parity, rng = TASKS["parity"](), np.random.default_rng(0)
+parity = TASKS["parity"]()
+rng = np.random.default_rng(0)
 letters = np.indices((2, 2, 2)).reshape(3, -1).T
 wanted = parity.target(letters)[..., 0]
 right = []
 for _ in range(1000):
-    attempt = NumpyHead(HeadWeights(*(rng.standard_normal(shape) for shape in ((6, 8), (6, 8), (6, 1), (4, 4)))))
+    attempt = NumpyHead(
+        HeadWeights(*(rng.standard_normal(shape) for shape in ((6, 8), (6, 8), (6, 1), (4, 4))))
+    )
     outputs = np.stack([attempt(np.eye(2)[row])[:, 0] for row in letters])
     right.append(int((np.sign(outputs) == wanted).sum()))
-print(f"the best of 1,000 random heads: {max(right)} of {wanted.size} signs; the mean: {np.mean(right):.1f}")
+print(
+    f"the best of 1,000 random heads: {max(right)} of {wanted.size} signs; the mean: "
+    f"{np.mean(right):.1f}"
+)
 
 # %% [markdown]
 # ## What to try next
@@ -984,7 +1072,8 @@ KINDS = {
     "duplicate": "same token",
     "induction": "the one after it",
 }
-HALF, TEXTS = 24, 8
+HALF = 24
+TEXTS = 8
 try:
     lm = glassformer.load("smollm2")
 except InputError as error:
@@ -1000,7 +1089,9 @@ def with_interval(numbers):
 @torch.no_grad()
 def losses(tokens, heads=()):
     """The loss of the first and of the second reading, for each text, without some heads."""
-    with intervene(lm.model, *(zero("heads", layers=layer, heads=head) for layer, head, *_ in heads)):
+    with intervene(
+        lm.model, *(zero("heads", layers=layer, heads=head) for layer, head, *_ in heads)
+    ):
         logits = lm.model(tokens)
     loss = nn.functional.cross_entropy(logits[:, :-1].mT, tokens[:, 1:], reduction="none").double()
     return loss[:, 1 : HALF - 1].mean(1).numpy(), loss[:, HALF:].mean(1).numpy()
@@ -1010,7 +1101,10 @@ if lm is not None:
     tokens = repeated_tokens(49152, HALF, TEXTS)
     each = [head_scores(lm.model, row[None]) for row in tokens]
     clean = losses(tokens)
-    print(f"all heads: loss {with_interval(clean[0])} at first reading, {with_interval(clean[1])} at the second\n")
+    print(
+        f"all heads: loss {with_interval(clean[0])} at first reading, {with_interval(clean[1])} "
+        "at the second\n"
+    )
     chosen = {}
     for kind, text in KINDS.items():
         table = np.stack([getattr(scores, kind).nan_to_num().numpy() for scores in each])
@@ -1022,12 +1116,18 @@ if lm is not None:
     chosen["random heads"] = [divmod(int(place), 9) for place in picked]
     print("\nwithout the five best: how much the loss rises")
     for text, heads in chosen.items():
-        first, second = (after - before for after, before in zip(losses(tokens, heads), clean, strict=True))
-        print(f"  {text:<17} {with_interval(first)} at first reading, {with_interval(second)} at the second")
+        first, second = (
+            after - before for after, before in zip(losses(tokens, heads), clean, strict=True)
+        )
+        print(
+            f"  {text:<17} {with_interval(first)} at first reading, {with_interval(second)} at "
+            "the second"
+        )
 
 # %% [markdown]
-# (The numbers are printed only where SmolLM2 can be loaded.) The intervals hold with 95 % confidence, over the texts.
-# At first reading none of these heads costs much. The second reading breaks without *previous token* or *the one after
-# it*, which are the two steps of copying, and suffers without *same token*. Without the five *first token* heads it does
-# not change beyond its interval. Many other heads give the first token more than half of their attention, too (the number
+# (The numbers are printed only where SmolLM2 can be loaded.) The intervals hold with 95 %
+# confidence, over the texts. At first reading none of these heads costs much. The second reading
+# breaks without *previous token* or *the one after it*, which are the two steps of copying, and
+# suffers without *same token*. Without the five *first token* heads it does not change beyond its
+# interval. Many other heads give the first token more than half of their attention, too (the number
 # is printed above); whether they stand in for the five was not tested.

@@ -58,7 +58,10 @@ scores = head_scores(model, repeated)
 for kind in ("previous", "induction"):
     for layer, head, score in scores.top(kind, 2):
         print(f"{kind:<10} head {layer}.{head}: {score:.2f}")
-(first_layer, first, _), (second_layer, second, _) = scores.top("previous", 1)[0], scores.top("induction", 1)[0]
+(first_layer, first, _), (second_layer, second, _) = (
+    scores.top("previous", 1)[0],
+    scores.top("induction", 1)[0],
+)
 
 # %% [markdown]
 # ## Remove heads
@@ -79,12 +82,15 @@ for layer in range(2):
         print(f"without {layer}.{head}   {copied(zero('heads', layers=layer, heads=head)):.1%}")
 
 # %% [markdown]
-# Is it this one edge? The last F may not see the letter after the first F; then another letter instead.
+# Is it this one edge? The last F may not see the letter after the first F; then another letter
+# instead.
 
 # %%
 for key in (7, 9):
     with intervene(model, forbid(queries=-1, keys=key, layers=second_layer)):
-        print(f"without the edge to {loaded.word(int(tokens[0, key]))}: {next_letter(model(tokens))}")
+        print(
+            f"without the edge to {loaded.word(int(tokens[0, key]))}: {next_letter(model(tokens))}"
+        )
 
 # %% [markdown]
 # ## Patch from another run
@@ -94,7 +100,9 @@ for key in (7, 9):
 # %%
 other = torch.tensor([loaded.encode("GLASSFIRMERGLASSF")])
 target, rival = loaded.encode("OI")[1:]
-swept = patch_sweep(model, tokens, other, lambda logits: logits[:, -1, target] - logits[:, -1, rival])
+swept = patch_sweep(
+    model, tokens, other, lambda logits: logits[:, -1, target] - logits[:, -1, rival]
+)
 print(swept.restored.round(decimals=2))
 with capture(model, what="heads") as seen:
     model(tokens)
@@ -119,7 +127,10 @@ direct_logits(model, tokens, target, rival).top(4)
 
 # %%
 faithful = attention_faithfulness(model, tokens, lambda logits: logits[:, -1, target], query=-1)
-print(f"attention {float(faithful.of_mean[0]):.2f}, gradient x input {float(faithful.of_gradients[0]):.2f}")
+print(
+    f"attention {float(faithful.of_mean[0]):.2f}, gradient x input "
+    f"{float(faithful.of_gradients[0]):.2f}"
+)
 
 # %% [markdown]
 # ## The same circuit by hand
@@ -131,30 +142,38 @@ by_hand = build_induction(LETTERS, 64)
 print(verify_induction(by_hand, LETTERS, limit=1000))
 
 # %% [markdown]
-# Both models by their circuits, as shares of tokens. *Copies*: the head raises the logit of the token that it reads
-# most. *Matches*: a query scores its own token highest where keys are read through what the first head has written, and
-# *directly* where they are not.
+# Both models by their circuits, as shares of tokens. *Copies*: the head raises the logit of the
+# token that it reads
+# most. *Matches*: a query scores its own token highest where keys are read through what the first
+# head has written, and *directly* where they are not.
 
 
 # %%
 def compare(name, model, first, second):
     embedding, unembedding = token_vectors(model)
-    written, qk, ov = ov_circuit(model, 0, first), qk_circuit(model, 1, second), ov_circuit(model, 1, second)
+    written = ov_circuit(model, 0, first)
+    qk = qk_circuit(model, 1, second)
+    ov = ov_circuit(model, 1, second)
     through = (qk @ written.T).between(embedding, embedding)
     found = composition_scores(model)
-    copies, matches = ov.between(embedding, unembedding).diagonal_share, through.diagonal_share
+    copies = ov.between(embedding, unembedding).diagonal_share
+    matches = through.diagonal_share
     directly = qk.between(embedding, embedding).diagonal_share
     print(f"{name}: copies {copies:.2f}, matches {matches:.2f}, directly {directly:.2f}")
     mean, spread = found.random
-    print(f"  K-composition {float(found.k[0, first, 1, second]):.3f}; of random matrices {mean:.3f} ± {spread:.3f}")
+    print(
+        f"  K-composition {float(found.k[0, first, 1, second]):.3f}; of random matrices "
+        f"{mean:.3f} ± {spread:.3f}"
+    )
 
 
 compare("trained", model, first, second)
 compare("by hand", by_hand, 0, 0)
 
 # %% [markdown]
-# K-composition alone would point to another head. Rows are the heads of the first layer, columns those of the second:
-# head `0.0` has more of it with `1.1` than `0.3` has, and without `0.0` all letters were still predicted.
+# K-composition alone would point to another head. Rows are the heads of the first layer, columns
+# those of the second: head `0.0` has more of it with `1.1` than `0.3` has, and without `0.0` all
+# letters were still predicted.
 
 # %%
 composition_scores(model).k[0, :, 1].round(decimals=3)

@@ -76,17 +76,25 @@ from glassformer.labs.wording import below
 from glassformer.training.classification import wilson
 from glassformer.training.in_context_lookup import answers, train_in_context
 
-torch.set_num_threads(1)  # faster for networks this small, and the same numbers in every run on one machine
+# faster for networks this small, and the same numbers in every run on one machine
+torch.set_num_threads(1)
 check = lesson("lookup")
 KEYS, VALUES = draw_bag(check.seed)
-PAD, SOS, EOS = VOCAB["[PAD]"], VOCAB["[SOS]"], VOCAB["[EOS]"]
+PAD = VOCAB["[PAD]"]
+SOS = VOCAB["[SOS]"]
+EOS = VOCAB["[EOS]"]
 torch.manual_seed(0)
 np.random.seed(0)  # noqa: NPY002 - the original exercise's generator
 
 # %%
 print(f"d_model {D_MODEL}, {NUM_HEADS} heads, {NUM_LAYERS} layer on each side, d_ff {D_FF}")
-print(f"batches of {BATCH_SIZE}, learning rate {LEARNING_RATE}, {NUM_EPOCHS} epochs, at most {MAX_SEQ_LEN} tokens")
-print("facts:", ", ".join(f"{ID_TO_TOKEN[key]} is {ID_TO_TOKEN[value]}" for key, value in FACT_PAIRS))
+print(
+    f"batches of {BATCH_SIZE}, learning rate {LEARNING_RATE}, {NUM_EPOCHS} epochs, at most "
+    f"{MAX_SEQ_LEN} tokens"
+)
+print(
+    "facts:", ", ".join(f"{ID_TO_TOKEN[key]} is {ID_TO_TOKEN[value]}" for key, value in FACT_PAIRS)
+)
 
 # %% [markdown]
 # ## 2. Data
@@ -105,7 +113,13 @@ def generate_synthetic_data(num_samples):
         fact = [VOCAB["COLOR"], key, VOCAB["ITEM"], value]
         np.random.shuffle(fact)  # noqa: NPY002
         enc_input = torch.tensor([VOCAB["NAME"], *fact])
-        data.append({"enc_input": enc_input, "dec_target": torch.tensor([value, EOS]), "query_val_id": value})
+        data.append(
+            {
+                "enc_input": enc_input,
+                "dec_target": torch.tensor([value, EOS]),
+                "query_val_id": value,
+            }
+        )
     return data
 
 
@@ -137,7 +151,9 @@ for shown in data[:4]:
 
 # %% nbgrader={"grade": false, "grade_id": "dataset", "locked": false, "schema_version": 3, "solution": true}
 class LookupDataset(Dataset):
-    """Items (enc_input, dec_input, dec_target) of examples as ``generate_synthetic_data`` makes them."""
+    """Items (enc_input, dec_input, dec_target) of examples as ``generate_synthetic_data`` makes
+    them.
+    """
 
     def __init__(self, examples):
         self.examples = examples
@@ -178,7 +194,8 @@ def collate_fn(batch):
     """From items to enc_inputs, dec_inputs, dec_targets, src_padding_mask, tgt_padding_mask."""
     ### BEGIN SOLUTION
     enc_inputs, dec_inputs, dec_targets = (
-        pad_sequence([item[part] for item in batch], batch_first=True, padding_value=PAD) for part in range(3)
+        pad_sequence([item[part] for item in batch], batch_first=True, padding_value=PAD)
+        for part in range(3)
     )
     return enc_inputs, dec_inputs, dec_targets, enc_inputs == PAD, dec_inputs == PAD
     ### END SOLUTION
@@ -188,23 +205,40 @@ def collate_fn(batch):
 check("collate", collate_fn)
 
 # %% [markdown]
-# **Predict** before you run the next cell: how many different contexts are there, and what share of the test
-# examples repeats one from training?
+# **Predict** before you run the next cell: how many different contexts are there, and what share of
+# the test examples repeats one from training?
 
 
 # %%
 def loader(examples, shuffle=False):
     """Batches of examples."""
-    return DataLoader(LookupDataset(examples), batch_size=BATCH_SIZE, shuffle=shuffle, collate_fn=collate_fn)
+    return DataLoader(
+        LookupDataset(examples), batch_size=BATCH_SIZE, shuffle=shuffle, collate_fn=collate_fn
+    )
 
 
-train_data, val_data, test_data = data[:4000], data[4000:4500], data[4500:]
-train_loader, val_loader, test_loader = loader(train_data, shuffle=True), loader(val_data), loader(test_data)
+train_data = data[:4000]
+val_data = data[4000:4500]
+test_data = data[4500:]
+train_loader = loader(train_data, shuffle=True)
+val_loader = loader(val_data)
+test_loader = loader(test_data)
 seen = {tuple(example["enc_input"].tolist()) for example in train_data}
-repeated = sum(tuple(example["enc_input"].tolist()) in seen for example in test_data) / len(test_data)
-print(f"{len(train_data)} examples for training, {len(val_data)} for validation, {len(test_data)} for the test")
-print(f"{len(FACT_PAIRS)} facts x {math.factorial(4)} orders = {len(FACT_PAIRS) * math.factorial(4)} contexts")
-print(f"in training: {len(seen)} different ones; {repeated:.0%} of the test examples repeat one of them")
+repeated = sum(tuple(example["enc_input"].tolist()) in seen for example in test_data) / len(
+    test_data
+)
+print(
+    f"{len(train_data)} examples for training, {len(val_data)} for validation, {len(test_data)} "
+    "for the test"
+)
+print(
+    f"{len(FACT_PAIRS)} facts x {math.factorial(4)} orders = "
+    f"{len(FACT_PAIRS) * math.factorial(4)} contexts"
+)
+print(
+    f"in training: {len(seen)} different ones; {repeated:.0%} of the test examples repeat one of "
+    "them"
+)
 
 # %% [markdown]
 # So test accuracy says little here. Section 8 tries all contexts in all orders instead.
@@ -245,8 +279,8 @@ print(f"in training: {len(seen)} different ones; {repeated:.0%} of the test exam
 def scaled_dot_product_attention(q, k, v, mask=None):
     """Attention of q [..., query, d_k] to k [..., key, d_k] with values v [..., key, d_v].
 
-    ``mask`` is True where a query may see a key, and broadcasts to [..., query, key]. Returns the output
-    [..., query, d_v] and the weights [..., query, key].
+    ``mask`` is True where a query may see a key, and broadcasts to [..., query, key]. Returns the
+    output [..., query, d_v] and the weights [..., query, key].
     """
     ### BEGIN SOLUTION
     scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
@@ -268,7 +302,9 @@ for name, order in (("as above", [0, 1]), ("facts in the other order", [1, 0])):
     output, weights = scaled_dot_product_attention(q, k[order], v[order])
     print(f"{name}: weights {weights[0].numpy().round(4)}, output {output[0].numpy().round(4)}")
 output, weights = scaled_dot_product_attention(q, k, v, torch.tensor([[False, True]]))
-print(f"first key hidden: weights {weights[0].numpy().round(4)}, output {output[0].numpy().round(4)}")
+print(
+    f"first key hidden: weights {weights[0].numpy().round(4)}, output {output[0].numpy().round(4)}"
+)
 
 # %% [markdown]
 # **Exercise: heads.** Several heads look for different things at once. Three maps make queries, keys and values of
@@ -290,13 +326,17 @@ print(f"first key hidden: weights {weights[0].numpy().round(4)}, output {output[
 
 # %% nbgrader={"grade": false, "grade_id": "heads", "locked": false, "schema_version": 3, "solution": true}
 class MultiHeadAttention(nn.Module):
-    """Attention of several heads, ``forward(x, source, mask)``: from positions of x to positions of source."""
+    """Attention of several heads, ``forward(x, source, mask)``: from positions of x to positions of
+    source.
+    """
 
     def __init__(self, d_model, num_heads):
         super().__init__()
         self.num_heads = num_heads
-        self.query, self.key = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
-        self.value, self.output = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+        self.query = nn.Linear(d_model, d_model)
+        self.key = nn.Linear(d_model, d_model)
+        self.value = nn.Linear(d_model, d_model)
+        self.output = nn.Linear(d_model, d_model)
 
     def forward(self, x, source, mask=None):
         """The output [batch, query, d_model] and the weights [batch, head, query, key]."""
@@ -334,7 +374,8 @@ class PositionWiseFeedForward(nn.Module):
 
     def __init__(self, d_model, d_ff, dropout=0.1):
         super().__init__()
-        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.up = nn.Linear(d_model, d_ff)
+        self.down = nn.Linear(d_ff, d_model)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x):
@@ -380,7 +421,8 @@ class EncoderLayer(nn.Module):
         self.attention = MultiHeadAttention(d_model, num_heads)
         self.ffn = PositionWiseFeedForward(d_model, d_ff, dropout)
         self.dropout = nn.Dropout(dropout)
-        self.attention_norm, self.ffn_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.attention_norm = nn.LayerNorm(d_model)
+        self.ffn_norm = nn.LayerNorm(d_model)
 
     def forward(self, x, mask=None):
         """``mask`` [batch, 1, 1, position] is True where a position is real."""
@@ -423,8 +465,10 @@ class DecoderLayer(nn.Module):
         self.self_attention = MultiHeadAttention(d_model, num_heads)
         self.cross_attention = MultiHeadAttention(d_model, num_heads)
         self.ffn = PositionWiseFeedForward(d_model, d_ff, dropout)
-        self.self_attention_norm, self.cross_attention_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
-        self.dropout, self.ffn_norm = nn.Dropout(dropout), nn.LayerNorm(d_model)
+        self.self_attention_norm = nn.LayerNorm(d_model)
+        self.cross_attention_norm = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.ffn_norm = nn.LayerNorm(d_model)
 
     def forward(self, x, memory, mask=None, memory_mask=None):
         """Masks [batch, 1, 1, position] are True where a position of x, or of memory, is real."""
@@ -470,7 +514,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
-        self.layers = nn.ModuleList(EncoderLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers))
+        self.layers = nn.ModuleList(
+            EncoderLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, enc_input, src_padding_mask):
@@ -546,13 +592,16 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
         self.register_buffer("positions", sinusoids(max_seq_len, d_model), persistent=False)
-        self.layers = nn.ModuleList(DecoderLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, dec_input, enc_output, src_padding_mask, tgt_padding_mask):
         """One vector for each position of ``dec_input``."""
         ### BEGIN SOLUTION
-        mask, memory_mask = ~tgt_padding_mask[:, None, None, :], ~src_padding_mask[:, None, None, :]
+        mask = ~tgt_padding_mask[:, None, None, :]
+        memory_mask = ~src_padding_mask[:, None, None, :]
         x = self.embedding(dec_input) * self.embedding.embedding_dim**0.5
         x = self.dropout(x + self.positions[: dec_input.shape[1]])
         for layer in self.layers:
@@ -587,7 +636,9 @@ class CrossAttentionLookupModel(nn.Module):
     def __init__(self, vocab_size, d_model, num_heads, num_layers, d_ff, max_seq_len, dropout=0.1):
         super().__init__()
         self.encoder = Encoder(vocab_size, d_model, num_heads, num_layers, d_ff, dropout)
-        self.decoder = Decoder(vocab_size, d_model, num_heads, num_layers, d_ff, max_seq_len, dropout)
+        self.decoder = Decoder(
+            vocab_size, d_model, num_heads, num_layers, d_ff, max_seq_len, dropout
+        )
         self.projection = nn.Linear(d_model, vocab_size)
 
     def forward(self, enc_input, dec_input, src_padding_mask=None, tgt_padding_mask=None):
@@ -606,19 +657,26 @@ class CrossAttentionLookupModel(nn.Module):
 check("model", CrossAttentionLookupModel)
 
 # %% [markdown]
-# **Predict**: this model is not trained. Does another order of the encoder's input change its logits by exactly 0?
+# **Predict**: this model is not trained. Does another order of the encoder's input change its
+# logits by exactly 0?
 
 # %%
-model = CrossAttentionLookupModel(VOCAB_SIZE, D_MODEL, NUM_HEADS, NUM_LAYERS, D_FF, MAX_SEQ_LEN).eval()
+model = CrossAttentionLookupModel(
+    VOCAB_SIZE, D_MODEL, NUM_HEADS, NUM_LAYERS, D_FF, MAX_SEQ_LEN
+).eval()
 untrained = copy.deepcopy(model)
 enc_input, dec_input, *_ = next(iter(test_loader))
 order = torch.randperm(enc_input.shape[1])
 with torch.no_grad():
     logits = model(enc_input, dec_input)
     change = (model(enc_input[:, order], dec_input) - logits).abs().max()
-print(f"{sum(weight.numel() for weight in model.parameters()):,} parameters, logits {list(logits.shape)}")
 print(
-    f"the order {order.tolist()} changes a logit by at most {below(change.item())}; the largest is {logits.abs().max():.1f}"
+    f"{sum(weight.numel() for weight in model.parameters()):,} parameters, logits "
+    f"{list(logits.shape)}"
+)
+print(
+    f"the order {order.tolist()} changes a logit by at most {below(change.item())}; the largest "
+    f"is {logits.abs().max():.1f}"
 )
 
 # %% [markdown]
@@ -652,7 +710,8 @@ def train_model(model, train_loader, val_loader, num_epochs, learning_rate):
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     loss_of = nn.CrossEntropyLoss(ignore_index=PAD)
     history = {"train_loss": [], "val_loss": []}
-    lowest, best = math.inf, None
+    lowest = math.inf
+    best = None
     for _ in range(num_epochs):
         model.train()
         losses = []
@@ -673,7 +732,8 @@ def train_model(model, train_loader, val_loader, num_epochs, learning_rate):
         val_loss = sum(held_out) / len(held_out)
         history["val_loss"].append(val_loss)
         if val_loss < lowest:
-            lowest, best = val_loss, copy.deepcopy(model.state_dict())
+            lowest = val_loss
+            best = copy.deepcopy(model.state_dict())
     model.load_state_dict(best)
     return history
     ### END SOLUTION
@@ -683,17 +743,24 @@ def train_model(model, train_loader, val_loader, num_epochs, learning_rate):
 check("training", train_model)
 
 # %% [markdown]
-# **Predict**: which of the 50 epochs will have the lowest validation loss? What would another answer tell you?
+# **Predict**: which of the 50 epochs will have the lowest validation loss? What would another
+# answer tell you?
 
 # %%
 history = train_model(model, train_loader, val_loader, NUM_EPOCHS, LEARNING_RATE)
 model.eval()
 print("epoch       " + "".join(f"{epoch:9}" for epoch in (1, 2, 5, 10, 20, 30, 40, 50)))
 for name, losses in history.items():
-    print(f"{name:12}" + "".join(f"{losses[epoch - 1]:9.5f}" for epoch in (1, 2, 5, 10, 20, 30, 40, 50)))
+    print(
+        f"{name:12}"
+        + "".join(f"{losses[epoch - 1]:9.5f}" for epoch in (1, 2, 5, 10, 20, 30, 40, 50))
+    )
 ranked = sorted(range(NUM_EPOCHS), key=lambda epoch: history["val_loss"][epoch])
 best, second = (history["val_loss"][epoch] for epoch in ranked[:2])
-print(f"lowest: epoch {ranked[0] + 1}; the next, of epoch {ranked[1] + 1}, is {second / best - 1:.1%} higher")
+print(
+    f"lowest: epoch {ranked[0] + 1}; the next, of epoch {ranked[1] + 1}, is "
+    f"{second / best - 1:.1%} higher"
+)
 
 figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
 for (name, losses), style in zip(history.items(), ("--", "-"), strict=True):
@@ -782,7 +849,8 @@ print("the outputs are identical:", torch.equal(*outputs))
 def scrambling_test(predict, contexts):
     """The largest change of a logit and the number of most likely tokens that change."""
     ### BEGIN SOLUTION
-    largest, changed = 0.0, 0
+    largest = 0.0
+    changed = 0
     for context in contexts:
         orders = torch.tensor(list(permutations(range(len(context)))))
         logits = predict(context[orders])
@@ -808,7 +876,10 @@ control.encoder.embedding.register_forward_hook(  # before its output is multipl
     lambda module, inputs, output: output + sinusoids(*output.shape[1:]) / D_MODEL**0.5
 )
 contexts = torch.tensor(sorted(seen))
-facts = [next(value for key, value in FACT_PAIRS if {key, value} <= set(row)) for row in contexts.tolist()]
+facts = [
+    next(value for key, value in FACT_PAIRS if {key, value} <= set(row))
+    for row in contexts.tolist()
+]
 right = greedy_decode(model, contexts, 2) == torch.tensor([[value, EOS] for value in facts])
 print(f"{len(contexts)} contexts, of which {right.all(1).double().mean():.1%} are answered right")
 for name, watched in (("no positions in the encoder", model), ("control, with positions", control)):
@@ -821,7 +892,10 @@ for name, watched in (("no positions in the encoder", model), ("control, with po
 
     largest, changed = scrambling_test(written, contexts)
     tokens = len(contexts) * math.factorial(5) * 2
-    print(f"{name}: a logit changes by up to {below(largest)}, {changed:,} of {tokens:,} tokens change")
+    print(
+        f"{name}: a logit changes by up to {below(largest)}, {changed:,} of {tokens:,} tokens "
+        "change"
+    )
 
 # %% [markdown]
 # The control's logits change far more than by rounding, so the test sees positions. Its words stay, so that words alone
@@ -849,7 +923,9 @@ for name, watched in (("no positions in the encoder", model), ("control, with po
 # %% nbgrader={"grade": false, "grade_id": "hook", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def cross_attention_weights(model, enc_input, dec_input):
-    """The weights [batch, head, decoder token, encoder token] of the last decoder layer's cross-attention."""
+    """The weights [batch, head, decoder token, encoder token] of the last decoder layer's
+    cross-attention.
+    """
     ### BEGIN SOLUTION
     found = []
     attention = model.decoder.layers[-1].cross_attention
@@ -866,14 +942,17 @@ def cross_attention_weights(model, enc_input, dec_input):
 check("hook", cross_attention_weights)
 
 # %% [markdown]
-# **Predict**: the value is predicted at `[SOS]`. A context of the test data holds `ALICE` and `GREEN` among `NAME`,
-# `COLOR` and `ITEM`. On which of the five will the weight of `[SOS]` be, in each head?
+# **Predict**: the value is predicted at `[SOS]`. A context of the test data holds `ALICE` and
+# `GREEN` among `NAME`, `COLOR` and `ITEM`. On which of the five will the weight of `[SOS]` be, in
+# each head?
 
 
 # %% tags=["hide-input"] jupyter={"source_hidden": true}
 def plot_cross_attention(attention_matrix, enc_tokens, dec_tokens, title):
     """A heat map for each head: encoder tokens on the X axis, decoder tokens on the Y axis."""
-    figure, panels = plt.subplots(1, len(attention_matrix), figsize=(11, 1.9), layout="constrained", sharey=True)
+    figure, panels = plt.subplots(
+        1, len(attention_matrix), figsize=(11, 1.9), layout="constrained", sharey=True
+    )
     for head, (axes, weights) in enumerate(zip(panels, attention_matrix, strict=True), start=1):
         image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axes.set_xticks(range(len(enc_tokens)), words(enc_tokens).split(), rotation=90)
@@ -881,7 +960,9 @@ def plot_cross_attention(attention_matrix, enc_tokens, dec_tokens, title):
         axes.set_title(f"head {head}")
         for (row, column), weight in np.ndenumerate(weights.numpy()):
             color = "white" if weight > 0.6 else "black"
-            axes.text(column, row, f"{weight:.2f}", ha="center", va="center", fontsize=8, color=color)
+            axes.text(
+                column, row, f"{weight:.2f}", ha="center", va="center", fontsize=8, color=color
+            )
     figure.suptitle(title)
     figure.colorbar(image, ax=panels, label="weight")
     plt.show()
@@ -890,19 +971,28 @@ def plot_cross_attention(attention_matrix, enc_tokens, dec_tokens, title):
 # %%
 enc_input, dec_input, *_ = next(iter(test_loader))
 row = (enc_input == VOCAB["ALICE"]).any(1).int().argmax()  # the first with this fact
-context, target = enc_input[row : row + 1], dec_input[row : row + 1]
+context = enc_input[row : row + 1]
+target = dec_input[row : row + 1]
 for title, watched in (("before training", untrained), ("after training", model)):
-    plot_cross_attention(cross_attention_weights(watched, context, target)[0], context[0], target[0], title)
+    plot_cross_attention(
+        cross_attention_weights(watched, context, target)[0], context[0], target[0], title
+    )
 
 # %% [markdown]
-# The original exercise expects a spike on the value token. For every fact and head, the weight of `[SOS]` on key and value:
+# The original exercise expects a spike on the value token. For every fact and head, the weight of
+# `[SOS]` on key and value:
 
 # %%
 for key, value in FACT_PAIRS:
     context = torch.tensor([[VOCAB["NAME"], VOCAB["COLOR"], key, VOCAB["ITEM"], value]])
     rows = cross_attention_weights(model, context, torch.tensor([[SOS]]))[0, :, 0]
-    cells = "  ".join(f"head {head}: {row[2]:.2f} / {row[4]:.2f}" for head, row in enumerate(rows, start=1))
-    print(f"{ID_TO_TOKEN[key]:>5} / {ID_TO_TOKEN[value]:5}  {cells}   largest on the value: {rows[:, 4].max():.2f}")
+    cells = "  ".join(
+        f"head {head}: {row[2]:.2f} / {row[4]:.2f}" for head, row in enumerate(rows, start=1)
+    )
+    print(
+        f"{ID_TO_TOKEN[key]:>5} / {ID_TO_TOKEN[value]:5}  {cells}   largest on the value: "
+        f"{rows[:, 4].max():.2f}"
+    )
 
 # %% [markdown]
 # Facts are fixed, so either token of a fact identifies it, and heads may look at the key instead. Which they choose
@@ -937,7 +1027,8 @@ print("keys", KEYS, "values", VALUES)
 
 # %% nbgrader={"grade": false, "grade_id": "bag", "locked": false, "schema_version": 3, "solution": true}
 def same_bag():
-    """All contexts with this bag, and the largest share of them in which one answer for the first key is right.
+    """All contexts with this bag, and the largest share of them in which one answer for the first
+    key is right.
 
     Returns {"contexts": [a dictionary from key to value, ...], "share": a number}.
     """
@@ -960,7 +1051,8 @@ check("bag", same_bag)
 # is each right with 8 facts? And with 16?
 
 # %%
-counts, asked = (1, 2, 4, 8, 16), 2000
+counts = (1, 2, 4, 8, 16)
+asked = 2000
 trained = {}
 for recipe, split in ((shortened(SLOTS), "unseen"), (shortened(BAG), "all")):
     trained[recipe.encoding] = reader, _ = train_in_context(recipe, seed=0)
@@ -968,10 +1060,20 @@ for recipe, split in ((shortened(SLOTS), "unseen"), (shortened(BAG), "all")):
         facts = sample(recipe.data, asked, seed=99, split=split, num_facts=count)
         share = float((answers(reader, facts, recipe) == facts.answer).double().mean())
         low, high = wilson(share, asked)
-        limit = f", a bag's limit {bag_ceiling(recipe.data, count):.4f}" if recipe.encoding == "bag" else ""
-        print(f"{recipe.encoding:5} {count:2} facts: {share:.3f} right (95 %: {low:.3f} to {high:.3f}){limit}")
+        limit = (
+            f", a bag's limit {bag_ceiling(recipe.data, count):.4f}"
+            if recipe.encoding == "bag"
+            else ""
+        )
+        print(
+            f"{recipe.encoding:5} {count:2} facts: {share:.3f} right (95 %: {low:.3f} to "
+            f"{high:.3f}){limit}"
+        )
 facts = sample(shortened(SLOTS).data, 1000, seed=7, split="unseen", num_facts=8)
-first, second = (answers(trained["slots"][0], each, shortened(SLOTS)) for each in (facts, reordered(facts, seed=1)))
+first, second = (
+    answers(trained["slots"][0], each, shortened(SLOTS))
+    for each in (facts, reordered(facts, seed=1))
+)
 print("slots in another order: answers changed", int((first != second).sum()), "of 1000")
 
 # %% [markdown]
@@ -1012,7 +1114,8 @@ def interval(values, rng):
 def in_all_orders(lm, rng, num_facts=3):
     """One context in all orders, and which value is chosen in each; 0 is the right one."""
     people, cities = (rng.choice(choice, num_facts, replace=False) for choice in (PEOPLE, CITIES))
-    orders, rows = list(permutations(range(num_facts))), []
+    orders = list(permutations(range(num_facts)))
+    rows = []
     for order in orders:
         told = "".join(f" {people[i]} lives in {cities[i]}." for i in order)
         asked = [{"role": "user", "content": f"Facts:{told} Where does {people[0]} live?"}]
@@ -1031,11 +1134,17 @@ except InputError as missing:
 if lm is not None:
     rng = np.random.default_rng(0)
     read = [in_all_orders(lm, rng) for _ in range(10)]
-    print("share right:", interval([np.mean(chosen == 0) for _, chosen in read], rng), f"by chance {1 / 3:.2f}")
+    print(
+        "share right:",
+        interval([np.mean(chosen == 0) for _, chosen in read], rng),
+        f"by chance {1 / 3:.2f}",
+    )
     for place in range(3):
-        at = [np.mean(chosen[[order[place] == 0 for order in orders]] == 0) for orders, chosen in read]
+        at = [
+            np.mean(chosen[[order[place] == 0 for order in orders]] == 0) for orders, chosen in read
+        ]
         print(f"   where the fact is number {place + 1}: {interval(at, rng)}")
 
 # %% [markdown]
-# A set has no middle; a text has one. What this model answers depends on where a fact stands. With so few contexts we
-# count only differences between intervals that do not overlap.
+# A set has no middle; a text has one. What this model answers depends on where a fact stands. With
+# so few contexts we count only differences between intervals that do not overlap.

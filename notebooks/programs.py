@@ -41,21 +41,32 @@ from glassformer.layers.grouped_query import GroupedQueryAttention
 from glassformer.layers.positions import RotaryEmbedding
 from glassformer.observe.capture import capture
 from glassformer.observe.interchange import agreement, exchange, exchange_in_program, places
-from glassformer.programs import compile_program, indices, select, selector_width, tokens, verify_program
+from glassformer.programs import (
+    compile_program,
+    indices,
+    select,
+    selector_width,
+    tokens,
+    verify_program,
+)
 from glassformer.programs.graph import draw_graph
 from glassformer.programs.parts import describe, stages, stream_variables
 from glassformer.programs.saved import load_program, save_program
 from glassformer.text import rounded_up
 
-same_letter, before = select(tokens, tokens, operator.eq), select(indices, indices, operator.lt, "before")
+same_letter = select(tokens, tokens, operator.eq)
+before = select(indices, indices, operator.lt, "before")
 earlier = selector_width((same_letter & before).named("same letter before"), "earlier occurrences")
 first = (earlier == 0).named("first occurrence")
-distinct = selector_width(select(first, first, lambda key, _: key, "first occurrences"), "different letters")
+distinct = selector_width(
+    select(first, first, lambda key, _: key, "first occurrences"), "different letters"
+)
 
 distinct("abacab", causal=True)
 
 # %% [markdown]
-# A program is a value. Its parts and the values that they can have, for texts of up to six of three letters:
+# A program is a value. Its parts and the values that they can have, for texts of up to six of three
+# letters:
 
 # %%
 model = compile_program(distinct, "abc", max_len=6, causal=True)
@@ -77,7 +88,10 @@ print(describe(model))
 
 # %%
 text = "abacab"
-with torch.no_grad(), capture(model, what=("weights", "embedding", "residual_between", "residual")) as seen:
+with (
+    torch.no_grad(),
+    capture(model, what=("weights", "embedding", "residual_between", "residual")) as seen,
+):
     model(model.encode(text))
 weights = {each.layer: each.values[0, 0].numpy() for each in seen.records if each.what == "weights"}
 attention_map(weights[0], list(text), list(text), f"layer 0: {model.heads[0][0]}")
@@ -86,8 +100,8 @@ attention_map(weights[0], list(text), list(text), f"layer 0: {model.heads[0][0]}
 attention_map(weights[1], list(text), list(text), f"layer 1: {model.heads[1][0]}")
 
 # %% [markdown]
-# The stream, decoded: what each variable is where it is written. Of the earlier occurrences it holds only what the
-# second head needs, whether there are any.
+# The stream, decoded: what each variable is where it is written. Of the earlier occurrences it
+# holds only what the second head needs, whether there are any.
 
 # %%
 found = {(each.what, each.layer): each.values[0] for each in seen.records}
@@ -97,9 +111,14 @@ for layer in range(len(model.layers)):
 for variable in stream_variables(model):
     rows = stream[variable.born][:, [each.index for each in variable.coordinates]].tolist()
     values = [variable.decode(row) for row in rows]
-    ends = [" to ".join(dict.fromkeys(map(str, (each[0], each[-1])))) if each else "" for each in values]
+    ends = [
+        " to ".join(dict.fromkeys(map(str, (each[0], each[-1])))) if each else "" for each in values
+    ]
     shown = [each or f"{row[0]:.2f}" for each, row in zip(ends, rows, strict=True)]
-    print(f"{stages(model)[variable.born]:<18} {variable.name:<29} {'  '.join(f'{each:>6}' for each in shown)}")
+    print(
+        f"{stages(model)[variable.born]:<18} {variable.name:<29} "
+        f"{'  '.join(f'{each:>6}' for each in shown)}"
+    )
 
 # %% [markdown]
 # ## The proof
@@ -138,7 +157,8 @@ print(verify_program(model).verdict)
 where = places(model)
 for name, place in where.items():
     print(f"{name}: {stages(model)[place.time]}, coordinates {place.coordinates}")
-one, other = model.encode("abacab"), model.encode("aabbcc")
+one = model.encode("abacab")
+other = model.encode("aabbcc")
 name = "earlier occurrences"
 wanted = exchange_in_program(model, name, one, other)
 print("the program:    ", wanted.wanted[0].tolist())
@@ -152,7 +172,8 @@ drawn = torch.randint(3, (100, 6), generator=torch.Generator().manual_seed(0))
 pairs = torch.cartesian_prod(torch.arange(100), torch.arange(100))
 wanted = exchange_in_program(model, name, drawn[pairs[:, 0]], drawn[pairs[:, 1]])
 print(
-    f"{len(wanted.tokens):,} pairs on which the exchange matters, agreement {agreement(model, where[name], wanted):.1%}"
+    f"{len(wanted.tokens):,} pairs on which the exchange matters, agreement "
+    f"{agreement(model, where[name], wanted):.1%}"
 )
 
 # %% [markdown]
@@ -170,9 +191,9 @@ stored.program = distinct
 verify_program(stored).verdict
 
 # %% [markdown]
-# On the command line: `glassformer program mine.py --run-python --verify --out model.json`, `glassformer program
-# model.json abacab`, and `glassformer explore model.json`. `gf.explore(model, "abacab").serve()` opens the page with
-# the program's graph, and everything above while you type.
+# On the command line: `glassformer program mine.py --run-python --verify --out model.json`,
+# `glassformer program model.json abacab`, and `glassformer explore model.json`. `gf.explore(model,
+# "abacab").serve()` opens the page with the program's graph, and everything above while you type.
 
 # %% [markdown]
 # ## Weights by hand: an adder of 78 parameters
@@ -207,8 +228,12 @@ class Adder(nn.Module):
         # Of the two pairs of coordinates that are turned, the second one has the period 11.
         self.rotary = RotaryEmbedding(head_dim=4, base=(11 / (2 * math.pi)) ** 2)
         self.embedding = nn.Embedding(10, 1)
-        attention = GroupedQueryAttention(hidden_dim=1, num_heads=2, head_dim=4, num_kv_heads=1, bias=True)
-        block = Block(hidden_dim=1, attention=attention, ffn=MLP(hidden_dim=1, ff_dim=2), norm_eps=1e-5)
+        attention = GroupedQueryAttention(
+            hidden_dim=1, num_heads=2, head_dim=4, num_kv_heads=1, bias=True
+        )
+        block = Block(
+            hidden_dim=1, attention=attention, ffn=MLP(hidden_dim=1, ff_dim=2), norm_eps=1e-5
+        )
         block.attention_norm = nn.Identity()
         block.ffn_norm = nn.Identity()
         self.layers = nn.ModuleList([block])
@@ -224,14 +249,16 @@ def build_adder() -> Adder:
     adder = Adder().eval()
     for weight in adder.parameters():
         weight.zero_()
-    attention, ffn = adder.layers[0].attention, adder.layers[0].ffn
+    attention = adder.layers[0].attention
+    ffn = adder.layers[0].ffn
     digits = torch.arange(10.0)
     adder.embedding.weight[:, 0] = -2 / 9.5 * digits
     attention.value.weight[0, 0] = -9.5 / 2  # values are the digits again
     attention.output.weight[0, 0] = 3 / 9.5  # times the first head's mean of three
     attention.output.weight[0, 4] = 2.0  # times the second head's mean of two
     attention.key.bias[1] = 1.0
-    sharpness = 30 / (1 - math.cos(2 * math.pi / 11))  # the scores of these keys are 30 above all others
+    # the scores of these keys are 30 above all others
+    sharpness = 30 / (1 - math.cos(2 * math.pi / 11))
     for head, distance in enumerate((0, 10)):
         angle = -2 * math.pi * distance / 11
         # The second pair are the coordinates 1 and 3. Scores are divided by the root of 4.
@@ -258,7 +285,9 @@ print(f"{num_parameters} parameters, zeros among them")
 
 # %%
 def addition_texts(pairs):
-    """The text `0 a 0 b 0` of each pair with the digits of the sum after it, the lowest digits first."""
+    """The text `0 a 0 b 0` of each pair with the digits of the sum after it, the lowest digits
+    first.
+    """
     zero = np.zeros((len(pairs), 1), dtype=np.int64)
     a = pairs[:, [0]] // 10 ** np.arange(10) % 10
     b = pairs[:, [1]] // 10 ** np.arange(10) % 10
@@ -280,7 +309,10 @@ special += [(1111111111, 8888888889), (1234567890, 9876543210)]
 pairs = np.concatenate([special, np.random.default_rng(2025).integers(0, 10**10, (2000, 2))])
 sums = add(adder, pairs)
 assert (sums == pairs.sum(1)).all()
-print(f"{len(pairs):,} of {len(pairs):,} sums are right; the last of the special ones is {sums[len(special) - 1]:,}")
+print(
+    f"{len(pairs):,} of {len(pairs):,} sums are right; the last of the special ones is "
+    f"{sums[len(special) - 1]:,}"
+)
 
 # %% [markdown]
 # ### The proof, for all pairs
@@ -309,16 +341,18 @@ assert arithmetic_error() == 2 / 19
 print(f"{cases.shape[1]:,} cases: z is at most 2 / 19 off")
 
 # %% [markdown]
-# 2. **Attention.** The matrices of queries and keys are 0. So the attention weights depend on positions alone, and the
-#    stream in front of the step is a linear function of the digits. Its coefficients are read off the network: it runs in
-#    float64 on a text of zeros, and on texts with a single 1. What is left of the coefficients of z is the *leak*. No
-#    digit is above 9.
+# 2. **Attention.** The matrices of queries and keys are 0. So the attention weights depend on
+#    positions alone, and the stream in front of the step is a linear function of the digits. Its
+#    coefficients are read off the network: it runs in float64 on a text of zeros, and on texts with
+#    a single 1. What is left of the coefficients of z is the *leak*. No digit is above 9.
 
 
 # %%
 @torch.no_grad()
 def leak(model) -> float:
-    """The largest difference of what the step reads from z, at any position before a digit of the sum."""
+    """The largest difference of what the step reads from z, at any position before a digit of the
+    sum.
+    """
     double = copy.deepcopy(model).double()
     texts = torch.cat([torch.zeros(1, 33), torch.eye(33)]).long()
     with capture(double, what="residual_between") as seen:
@@ -346,11 +380,12 @@ def leak(model) -> float:
 print(f"leak: at most {rounded_up(leak(adder), 2)}")
 
 # %% [markdown]
-# 3. **Rounding.** The network may be computed in float32 and in any order. Then N roundings in a row change a number by
-#    at most the share γ(N) = N r / (1 - N r) of the sum of the sizes of its terms, where r is the unit roundoff. Angles
-#    are products of a position, at most 32, and the frequency; a sine or cosine is taken to be within two roundings. The
-#    product of the lengths of query and key turns errors of angles into errors of scores. If every score is off by at
-#    most s, each attention weight changes by a factor of at most exp(2 s).
+# 3. **Rounding.** The network may be computed in float32 and in any order. Then N roundings in a
+#    row change a number by at most the share γ(N) = N r / (1 - N r) of the sum of the sizes of its
+#    terms, where r is the unit roundoff. Angles are products of a position, at most 32, and the
+#    frequency; a sine or cosine is taken to be within two roundings. The product of the lengths of
+#    query and key turns errors of angles into errors of scores. If every score is off by at most s,
+#    each attention weight changes by a factor of at most exp(2 s).
 
 
 # %%
@@ -361,23 +396,36 @@ def gamma(roundings: int) -> float:
 
 @torch.no_grad()
 def rounding(model) -> tuple[float, float]:
-    """How far the stream before the step, and the stream after it, may be from what exact arithmetic gives."""
-    attention, ffn = model.layers[0].attention, model.layers[0].ffn
-    length = attention.query.bias.double().reshape(2, 4).norm(dim=1).max() * attention.key.bias.double().norm() / 2
+    """How far the stream before the step, and the stream after it, may be from what exact
+    arithmetic gives.
+    """
+    attention = model.layers[0].attention
+    ffn = model.layers[0].ffn
+    length = (
+        attention.query.bias.double().reshape(2, 4).norm(dim=1).max()
+        * attention.key.bias.double().norm()
+        / 2
+    )
     angles = 2 * (gamma(3) * 32 * 2 * math.pi / 11 + gamma(2))  # of the query and of the key
     scores = float(length) * (angles + gamma(24))
     largest = model.embedding.weight.abs().max().double()
-    read = attention.value.weight[:, 0].abs().double() * largest + attention.value.bias.abs().double()
+    read = (
+        attention.value.weight[:, 0].abs().double() * largest + attention.value.bias.abs().double()
+    )
     heads = float((attention.output.weight[0].abs().double().reshape(2, 4) * read).sum())
     size = float(largest) + heads + float(attention.output.bias.abs())
     before = heads * math.expm1(2 * scores) + gamma(128) * size
     inside = ffn.up.weight[:, 0].abs().double() * 20 + ffn.up.bias.abs().double()
-    size = 20 + float((ffn.down.weight[0].abs().double() * inside).sum()) + float(ffn.down.bias.abs())
+    size = (
+        20 + float((ffn.down.weight[0].abs().double() * inside).sum()) + float(ffn.down.bias.abs())
+    )
     return before, gamma(16) * size
 
 
 before, after = rounding(adder)
-print(f"rounding: at most {rounded_up(before, 2)} before the step, and {rounded_up(after, 2)} in it")
+print(
+    f"rounding: at most {rounded_up(before, 2)} before the step, and {rounded_up(after, 2)} in it"
+)
 
 # %% [markdown]
 # 4. **The step and the output.** With the three errors e, z is at most 9 + e or at least 10 - e. The step is 0 or 1 there,
@@ -403,12 +451,15 @@ def prove(model) -> tuple[bool, float]:
     wrong = float((x - (z - torch.tensor([0, 0, 10, 10]))).abs().max())
     distance = error + wrong + after
     conditions = [
-        not attention.query.weight.any() and not attention.key.weight.any(),  # attention depends on positions alone
-        not attention.query.bias[0::2].any() and not attention.key.bias[0::2].any(),  # with the period 11 alone
+        not attention.query.weight.any()
+        and not attention.key.weight.any(),  # attention depends on positions alone
+        not attention.query.bias[0::2].any()
+        and not attention.key.bias[0::2].any(),  # with the period 11 alone
         math.isclose(model.rotary.base, (11 / (2 * math.pi)) ** 2),
         torch.allclose(model.embedding.weight[:, 0], per_digit * digits, rtol=2.0**-23, atol=0),
         bool((bends > 9 + error).all() and (bends < 10 - error).all()),
-        torch.equal(model.output.weight[:, 0], 2 * digits) and torch.equal(model.output.bias, -digits.square()),
+        torch.equal(model.output.weight[:, 0], 2 * digits)
+        and torch.equal(model.output.bias, -digits.square()),
         1 - 2 * distance > 2 * gamma(4) * 300,  # no logit is larger than 300
         all(float(weight.abs().max()) < 1e9 for weight in model.parameters()),  # nothing overflows
     ]
@@ -417,7 +468,10 @@ def prove(model) -> tuple[bool, float]:
 
 holds, distance = prove(adder)
 assert holds
-print(f"addition HOLDS for all {10**20:.0e} pairs: x is at most {rounded_up(distance, 3)} away from the digit")
+print(
+    f"addition HOLDS for all {10**20:.0e} pairs: x is at most {rounded_up(distance, 3)} away from "
+    "the digit"
+)
 
 # %% [markdown]
 # The bound covers what the network holds, and ten adders with one changed weight are not proved.

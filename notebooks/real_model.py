@@ -40,11 +40,16 @@ model = lm.model
 
 def best(tokens, count=4):
     shares, found = model(tokens)[0, -1].softmax(-1).topk(count)
-    return ", ".join(f"{word!r} {share:.1%}" for word, share in zip(lm.strings(found), shares.tolist(), strict=True))
+    return ", ".join(
+        f"{word!r} {share:.1%}"
+        for word, share in zip(lm.strings(found), shares.tolist(), strict=True)
+    )
 
 
 print(lm)
-print(lm.generate([{"role": "user", "content": "What is the capital of France?"}], max_new_tokens=20))
+print(
+    lm.generate([{"role": "user", "content": "What is the capital of France?"}], max_new_tokens=20)
+)
 
 # %% [markdown]
 # ## Two people, and which of them is meant
@@ -55,7 +60,8 @@ print(lm.generate([{"role": "user", "content": "What is the capital of France?"}
 # %%
 text = "When Mary and John went to the store, John gave a drink to"
 tokens = lm.tokens(text)
-mary, john = lm.token(" Mary"), lm.token(" John")
+mary = lm.token(" Mary")
+john = lm.token(" John")
 print(best(tokens))
 with capture(model, queries=-1) as seen:
     model(tokens)
@@ -67,9 +73,9 @@ for key in (1, 9):
     print(f"{words[key]!r} at {key} is read by {reads}")
 
 # %% [markdown]
-# What each head adds directly to the logit of the one name over the other, and what its removal does. Removal by zeros
-# takes away what a head gives in *every* text; the mean over texts with a third name takes away what it knows of *this*
-# one. Heads of layer 1 matter only to the first.
+# What each head adds directly to the logit of the one name over the other, and what its removal
+# does. Removal by zeros takes away what a head gives in *every* text; the mean over texts with a
+# third name takes away what it knows of *this* one. Heads of layer 1 matter only to the first.
 
 # %%
 template = "When {} and {} went to the store, {} gave a drink to"
@@ -77,7 +83,9 @@ pairs = {("Mary", "John"): "Emma", ("Tom", "James"): "Peter"}
 texts = [(a, b, pair, third) for pair, third in pairs.items() for a, b in (pair, pair[::-1])]
 clean = torch.cat([lm.tokens(template.format(a, b, pair[1])) for a, b, pair, _ in texts])
 others = torch.cat([lm.tokens(template.format(a, b, third)) for a, b, _, third in texts])
-objects, subjects = torch.tensor([[lm.token(f" {name}") for name in pair] for _, _, pair, _ in texts]).T
+objects, subjects = torch.tensor(
+    [[lm.token(f" {name}") for name in pair] for _, _, pair, _ in texts]
+).T
 
 
 def difference(logits):
@@ -93,7 +101,10 @@ parts = direct_logits(model, clean, objects, subjects)
 with capture(model, what="heads") as seen:
     model(others)
 means = [values.mean(0, keepdim=True) for values in seen.last("heads").values()]
-print(f"{len(texts)} texts, mean difference of the logits {swept.clean:.2f}\n\nhead   zero   mean  direct")
+print(
+    f"{len(texts)} texts, mean difference of the logits {swept.clean:.2f}\n\nhead   zero   mean  "
+    "direct"
+)
 for at in swept.effects.flatten().abs().argsort(descending=True)[:10].tolist():
     layer, head = divmod(at, 9)
     with intervene(model, put("heads", means[layer][:, [head]], layers=layer, heads=head)):
@@ -102,9 +113,9 @@ for at in swept.effects.flatten().abs().argsort(descending=True)[:10].tolist():
     print(f"{layer:>2}.{head}  {swept.effects[layer, head]:+.2f}  {by_mean:+.2f}  {direct:+.2f}")
 
 # %% [markdown]
-# The head with the largest effect reads the name that returned and writes *against* it: without it " John" becomes
-# likelier and " Mary" a little less likely. Then the last token may not see the first name, not the name that returned,
-# or neither of the two.
+# The head with the largest effect reads the name that returned and writes *against* it: without it
+# " John" becomes likelier and " Mary" a little less likely. Then the last token may not see the
+# first name, not the name that returned, or neither of the two.
 
 # %%
 with intervene(model, zero("heads", layers=23, heads=3)):
@@ -134,14 +145,19 @@ def loss_of_halves(*edits):
     with intervene(model, *edits):
         logits = model(repeated)
     losses = torch.nn.functional.cross_entropy(logits[:, :-1].mT, repeated[:, 1:], reduction="none")
-    return f"{losses[:, :49].mean():.2f} in the first half, {losses[:, 50:].mean():.2f} in the second"
+    return (
+        f"{losses[:, :49].mean():.2f} in the first half, {losses[:, 50:].mean():.2f} in the second"
+    )
 
 
 print("all heads:", loss_of_halves())
 for kind in ("induction", "previous"):
     top = scores.top(kind, 5)
     without = [zero("heads", layers=layer, heads=head) for layer, head, _ in top]
-    print(f"without {', '.join(f'{layer}.{head}' for layer, head, _ in top)} ({kind}): {loss_of_halves(*without)}")
+    print(
+        f"without {', '.join(f'{layer}.{head}' for layer, head, _ in top)} ({kind}): "
+        f"{loss_of_halves(*without)}"
+    )
 
 # %% [markdown]
 # ## Where the answer appears
@@ -164,31 +180,48 @@ for layer in range(24, 31):
 # of later tokens; and the smallest cosine between its value vectors in two of the texts.
 
 # %%
-first_words = ["The baker", "She", "Our neighbour", "After three days the baker", "Every morning a boy", "My brother"]
+first_words = [
+    "The baker",
+    "She",
+    "Our neighbour",
+    "After three days the baker",
+    "Every morning a boy",
+    "My brother",
+]
 rest = " opened the window, looked down the empty street and went back to the oven. It was early, and still dark."
-shares, stream_sizes, value_sizes, first_values = [], [], [], []
+shares = []
+stream_sizes = []
+value_sizes = []
+first_values = []
 for words in first_words:
     with capture(model, what=("weights", "residual", "v")) as seen:
         model(lm.tokens(words + rest))
-    values = seen.stack("v")[:, 0].transpose(1, 2).flatten(2)  # layer, token, the values of all heads
+    # layer, token, the values of all heads
+    values = seen.stack("v")[:, 0].transpose(1, 2).flatten(2)
     shares.append(torch.stack([weights[0, :, 1:, 0].mean() for weights in seen.weights.values()]))
     for sizes, vectors in ((stream_sizes, seen.stack("residual")[:, 0]), (value_sizes, values)):
         norms = vectors.norm(dim=-1)
         sizes.append(norms[:, 0] / norms[:, 1:].median(dim=1).values)
     first_values.append(values[:, 0])
-shares, stream_sizes, value_sizes = (torch.stack(rows).mean(0) for rows in (shares, stream_sizes, value_sizes))
-units = torch.nn.functional.normalize(torch.stack(first_values, dim=1), dim=-1)  # layer, text, width
+shares, stream_sizes, value_sizes = (
+    torch.stack(rows).mean(0) for rows in (shares, stream_sizes, value_sizes)
+)
+# layer, text, width
+units = torch.nn.functional.normalize(torch.stack(first_values, dim=1), dim=-1)
 cosines = (units @ units.mT).amin(dim=(1, 2))
 print("layer  attention  stream  value  smallest cosine")
 for layer in (0, 5, 11, 15, 20, 25, 29):
-    row = f"{layer:>5} {shares[layer]:>10.0%} {stream_sizes[layer]:>7.1f} {value_sizes[layer]:>6.2f}"
+    row = (
+        f"{layer:>5} {shares[layer]:>10.0%} {stream_sizes[layer]:>7.1f} {value_sizes[layer]:>6.2f}"
+    )
     print(row, f"{at_least(float(cosines[layer]), 3):>16}")
 
 # %% [markdown]
-# In the four late layers of the table the first token receives more than half of the attention. Its stream is several
-# times as large as the median or more, and yet its value vectors are smaller than the median and point nearly the same
-# way in all six texts: what is read there says little about the text. Such a head is often said to be at rest; what it
-# would do without the first token was not measured here.
+# In the four late layers of the table the first token receives more than half of the attention. Its
+# stream is several times as large as the median or more, and yet its value vectors are smaller than
+# the median and point nearly the same
+# way in all six texts: what is read there says little about the text. Such a head is often said to
+# be at rest; what it would do without the first token was not measured here.
 
 
 # %% [markdown]
@@ -204,7 +237,12 @@ good = [
     "The sun was shining and I felt happy.",
     "I am so grateful.",
 ]
-bad = ["I had a terrible day.", "Everything went wrong today.", "It was raining and I felt sad.", "I am so angry."]
+bad = [
+    "I had a terrible day.",
+    "Everything went wrong today.",
+    "It was raining and I felt sad.",
+    "I am so angry.",
+]
 
 
 def mean_of(texts, layer):

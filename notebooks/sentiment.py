@@ -55,7 +55,8 @@ from glassformer.data.tokenizer import split_words
 
 check = lesson("sentiment")
 torch.manual_seed(42)
-torch.set_num_threads(1)  # faster for networks this small, and the same numbers in every run on one machine
+# faster for networks this small, and the same numbers in every run on one machine
+torch.set_num_threads(1)
 
 # %% tags=["hide-input"] jupyter={"source_hidden": true}
 from functools import partial
@@ -70,7 +71,11 @@ from glassformer.errors import InputError
 from glassformer.figures.attention_maps import attention_grid, attention_map
 from glassformer.labs.sentiment.course_training import analyze_complexity, overtakes
 from glassformer.labs.sentiment.experiments.recipes import COURSE_TFIDF
-from glassformer.labs.sentiment.figures import draw_recurrent_and_parallel, draw_timeline, draw_training_curves
+from glassformer.labs.sentiment.figures import (
+    draw_recurrent_and_parallel,
+    draw_timeline,
+    draw_training_curves,
+)
 from glassformer.labs.sentiment.model_diagram import architecture
 from glassformer.labs.sentiment.model_diagram import block as block_diagram
 from glassformer.labs.sentiment.tfidf import TfidfClassifier
@@ -110,14 +115,19 @@ def interval(right: int, of: int) -> str:
 # 5. With *superb* masked, its score is $-\infty$ and $s = 1 + e$. The mean is $-1 / (1 + e)$: blame.
 
 # %%
-query, keys = torch.tensor([2.0, 2, 0, 0]), torch.tensor([[0.0, 0, 1, 1], [1, 0, 0, 5], [1, 1, 3, 0]])
+query = torch.tensor([2.0, 2, 0, 0])
+keys = torch.tensor([[0.0, 0, 1, 1], [1, 0, 0, 5], [1, 1, 3, 0]])
 values = torch.tensor([-1.0, 0, 1])
 scores = keys @ query / math.sqrt(4)
 allowed = torch.tensor([True, True, False])
 masked = scores.masked_fill(~allowed, -math.inf)
 for name, each in (("all words", scores), ("without superb", masked)):
     weights = each.softmax(-1)
-    print(f"{name:>14}: weights", *(f"{weight:.3f}" for weight in weights), f"-> {weights @ values:+.3f}")
+    print(
+        f"{name:>14}: weights",
+        *(f"{weight:.3f}" for weight in weights),
+        f"-> {weights @ values:+.3f}",
+    )
 e = math.e
 print(f"by hand: {(e**2 - 1) / (1 + e + e**2):+.3f} and {-1 / (1 + e):+.3f}")
 
@@ -142,7 +152,9 @@ draw_recurrent_and_parallel()
 # %%
 torch.manual_seed(0)
 networks = {name: getattr(nn, name)(64, 64, batch_first=True) for name in ("RNN", "GRU", "LSTM")}
-networks["transformer block"] = nn.TransformerEncoderLayer(64, 8, 256, dropout=0.0, batch_first=True)
+networks["transformer block"] = nn.TransformerEncoderLayer(
+    64, 8, 256, dropout=0.0, batch_first=True
+)
 distances = (1, 4, 16, 63)
 print(f"{'positions back':>18}", *(f"{distance:>8}" for distance in distances))
 for name, network in networks.items():
@@ -165,7 +177,14 @@ for name, network in networks.items():
 # them), and a linear classifier. Sizes and parameter counts are read from the library's encoder of the same sizes.
 
 # %%
-sizes = {"d_model": 64, "num_heads": 8, "num_layers": 2, "d_ff": 256, "max_length": 32, "num_classes": 2}
+sizes = {
+    "d_model": 64,
+    "num_heads": 8,
+    "num_layers": 2,
+    "d_ff": 256,
+    "max_length": 32,
+    "num_classes": 2,
+}
 reference = Encoder(EncoderConfig(500, 2, 64, 256, 8, 32, num_classes=2, activation="relu"))
 architecture(reference)
 
@@ -199,7 +218,9 @@ print(list(split_words("A superb film! I didn't sleep.")))
 # </details>
 
 # %% nbgrader={"grade": false, "grade_id": "vocabulary", "locked": false, "schema_version": 3, "solution": true}
-PAD, UNK, CLS = 0, 1, 2
+PAD = 0
+UNK = 1
+CLS = 2
 
 
 def build_vocabulary(texts: list[str], size: int) -> dict[str, int]:
@@ -261,7 +282,11 @@ def decode(ids: list[int], vocabulary: dict[str, int]) -> str:
     return " ".join(words[index] for index in ids if index not in (PAD, CLS))
 
 
-samples = ["A lovely film! It's warm and funny.", "This book is dreadful. I disliked it.", "Slow and empty talk."]
+samples = [
+    "A lovely film! It's warm and funny.",
+    "This book is dreadful. I disliked it.",
+    "Slow and empty talk.",
+]
 vocabulary = build_vocabulary(samples, 100)
 row = encode("A lovely, clever zeppelin!", vocabulary, 10)
 print(f"{len(vocabulary)} entries; the most frequent words: {list(vocabulary)[3:8]}")
@@ -296,7 +321,8 @@ print(row, "=", decode(row, vocabulary))
 def sinusoidal_positions(max_length: int, d_model: int) -> torch.Tensor:
     """The table of positions 0, 1, ..., ``[max_length, d_model]``, in float32; ``d_model`` is even."""
     ### BEGIN SOLUTION
-    position, even = torch.arange(max_length).double(), torch.arange(0, d_model, 2)
+    position = torch.arange(max_length).double()
+    even = torch.arange(0, d_model, 2)
     angles = position[:, None] / 10000 ** (even / d_model)
     table = torch.zeros(max_length, d_model)
     table[:, 0::2] = angles.sin()
@@ -347,8 +373,10 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, vocab_size: int, d_model: int):
         super().__init__()
-        self.embedding, self.d_model = nn.Embedding(vocab_size, d_model), d_model
-        nn.init.normal_(self.embedding.weight, std=d_model**-0.5)  # so that tokens are about as large as positions
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.d_model = d_model
+        # so that tokens are about as large as positions
+        nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         ### BEGIN SOLUTION
@@ -378,11 +406,15 @@ check("embeddings", TransformerEmbeddings)
 # %%
 torch.manual_seed(0)
 layer = TransformerEmbeddings(vocab_size=100, d_model=64).eval()
-input_ids = torch.tensor([[2, 10, 5, 10, 1, 0, 0]])  # <CLS>, three words of which two are equal, <UNK>, padding
+# <CLS>, three words of which two are equal, <UNK>, padding
+input_ids = torch.tensor([[2, 10, 5, 10, 1, 0, 0]])
 with torch.no_grad():
-    alone, placed = layer.token_embedding(input_ids)[0], layer(input_ids)[0]
+    alone = layer.token_embedding(input_ids)[0]
+    placed = layer(input_ids)[0]
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained", sharey=True)
-for ax, vectors, title in zip(axes, (alone, placed), ("tokens alone", "with positions added"), strict=True):
+for ax, vectors, title in zip(
+    axes, (alone, placed), ("tokens alone", "with positions added"), strict=True
+):
     drawn = ax.pcolormesh(vectors[:5, :8].T, cmap="PuOr", vmin=-2.5, vmax=2.5)
     ax.set(title=title, xticks=[place + 0.5 for place in range(5)])
     ax.set_xticklabels(["<CLS>", "word a", "word b", "word a", "<UNK>"])
@@ -390,7 +422,10 @@ axes[0].set_ylabel("coordinate")
 figure.colorbar(drawn, ax=axes)
 plt.show()
 for name, vectors in (("tokens alone", alone), ("with positions", placed)):
-    print(f"distance between the equal words at places 1 and 3, {name}: {(vectors[1] - vectors[3]).norm():.2f}")
+    print(
+        f"distance between the equal words at places 1 and 3, {name}: "
+        f"{(vectors[1] - vectors[3]).norm():.2f}"
+    )
 
 # %% [markdown]
 # Word a has the same column twice on the left, and two different ones on the right.
@@ -404,8 +439,12 @@ for name, vectors in (("tokens alone", alone), ("with positions", placed)):
 
 # %%
 words = ["The", "cat", "sat", "on", "the", "mat"]
-invented = np.random.default_rng(42).random((6, 6)) + 1.5 * np.eye(6) + np.eye(6, k=1) + np.eye(6, k=-1)
-attention_map(np.exp(invented) / np.exp(invented).sum(axis=1, keepdims=True), words, title="Invented weights")
+invented = (
+    np.random.default_rng(42).random((6, 6)) + 1.5 * np.eye(6) + np.eye(6, k=1) + np.eye(6, k=-1)
+)
+attention_map(
+    np.exp(invented) / np.exp(invented).sum(axis=1, keepdims=True), words, title="Invented weights"
+)
 
 # %% [markdown]
 # ## 3.2 Scaled dot-product attention
@@ -459,7 +498,10 @@ for width in (4, 64, 1024):
     q, k = torch.randn(2, 1, 200, width)
     largest = scaled_dot_product_attention(q, k, k)[1].amax(-1).mean()
     without = scaled_dot_product_attention(q * math.sqrt(width), k, k)[1].amax(-1).mean()
-    print(f"width {width:4}: mean of the largest weight {largest:.2f}, without the division {without:.2f}")
+    print(
+        f"width {width:4}: mean of the largest weight {largest:.2f}, without the division "
+        f"{without:.2f}"
+    )
 weights = scaled_dot_product_attention(q[:, :6, :8], k[:, :6, :8], k[:, :6, :8])[1][0]
 print("sums of the rows:", weights.sum(-1).numpy())
 attention_map(weights.numpy(), words, title="Weights of random queries and keys of width 8")
@@ -497,7 +539,8 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.1):
         super().__init__()
         assert d_model % num_heads == 0, "d_model must be a multiple of num_heads"
-        self.num_heads, self.d_k = num_heads, d_model // num_heads
+        self.num_heads = num_heads
+        self.d_k = d_model // num_heads
         # Four linear layers from d_model to d_model: self.W_q, self.W_k, self.W_v and self.W_o.
         ### BEGIN SOLUTION
         self.W_q = nn.Linear(d_model, d_model)
@@ -510,7 +553,8 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x, mask=None):
         ### BEGIN SOLUTION
         Q, K, V = (
-            part(x).unflatten(-1, (self.num_heads, self.d_k)).transpose(1, 2) for part in (self.W_q, self.W_k, self.W_v)
+            part(x).unflatten(-1, (self.num_heads, self.d_k)).transpose(1, 2)
+            for part in (self.W_q, self.W_k, self.W_v)
         )
         heads, weights = scaled_dot_product_attention(Q, K, V, mask, self.dropout)
         return self.W_o(heads.transpose(1, 2).flatten(2)), weights
@@ -525,13 +569,18 @@ check("multi-head", MultiHeadAttention)
 
 # %%
 torch.manual_seed(0)
-eight, one = MultiHeadAttention(64, 8).eval(), MultiHeadAttention(64, 1)
+eight = MultiHeadAttention(64, 8).eval()
+one = MultiHeadAttention(64, 1)
 print(f"8 heads: {count(eight):,} parameters; 1 head: {count(one):,}")
 with torch.no_grad():
     output, weights = eight(torch.randn(2, 10, 64))
 print("output", list(output.shape), "weights", list(weights.shape))
 panel_names = [f"Head {head + 1}" for head in range(8)]
-attention_grid(weights[0].reshape(2, 4, 10, 10).numpy(), title="Untrained, random input", panel_names=panel_names)
+attention_grid(
+    weights[0].reshape(2, 4, 10, 10).numpy(),
+    title="Untrained, random input",
+    panel_names=panel_names,
+)
 
 # %% [markdown]
 # None: the same matrices are only cut in other places. The heads differ only because their random weights do.
@@ -564,7 +613,8 @@ class LayerNorm(nn.Module):
 
     def __init__(self, features: int, eps: float = 1e-6):
         super().__init__()
-        self.gamma, self.beta = nn.Parameter(torch.ones(features)), nn.Parameter(torch.zeros(features))
+        self.gamma = nn.Parameter(torch.ones(features))
+        self.beta = nn.Parameter(torch.zeros(features))
         self.eps = eps
 
     def forward(self, x):
@@ -585,12 +635,15 @@ check("layer-norm", LayerNorm)
 
 # %%
 torch.manual_seed(0)
-ours, theirs = LayerNorm(64), nn.LayerNorm(64)
+ours = LayerNorm(64)
+theirs = nn.LayerNorm(64)
 x = torch.randn(2, 10, 64) * 5 + 10
 with torch.no_grad():
     normalised = {"input": x, "the course's": ours(x), "PyTorch's": theirs(x)}
     figure, axes = plt.subplots(1, 3, figsize=(11, 2.8), layout="constrained")
-    for ax, (name, numbers), colour in zip(axes, normalised.items(), ("grey", "tab:blue", "tab:orange"), strict=True):
+    for ax, (name, numbers), colour in zip(
+        axes, normalised.items(), ("grey", "tab:blue", "tab:orange"), strict=True
+    ):
         ax.hist(numbers.flatten(), bins=40, color=colour)
         mean = round(float(numbers.mean()), 2) + 0.0
         ax.set_title(f"{name}\nmean {mean:.2f}, deviation {numbers.std():.4f}")
@@ -600,8 +653,13 @@ with torch.no_grad():
     unit = torch.randn(64)
     unit = (unit - unit.mean()) / unit.std()
     for deviation in (1.0, 1e-2, 1e-3, 1e-4):
-        of_ours, of_theirs = (norm(deviation * unit).square().mean().sqrt() for norm in (ours, theirs))
-        print(f"deviation {deviation:.0e}: size of the output {of_ours:.3f} (course), {of_theirs:.3f} (PyTorch)")
+        of_ours, of_theirs = (
+            norm(deviation * unit).square().mean().sqrt() for norm in (ours, theirs)
+        )
+        print(
+            f"deviation {deviation:.0e}: size of the output {of_ours:.3f} (course), "
+            f"{of_theirs:.3f} (PyTorch)"
+        )
 
 # %% [markdown]
 # At ordinary sizes they differ by a constant factor, for which `gamma` can compensate. Where a position hardly varies,
@@ -700,13 +758,14 @@ check("block", TransformerBlock)
 torch.manual_seed(0)
 first = TransformerBlock(64, 8, 256)
 print(
-    f"{count(first):,} parameters, {count(first.feed_forward) / count(first):.0%} of them in the feed-forward network"
+    f"{count(first):,} parameters, {count(first.feed_forward) / count(first):.0%} of them in the "
+    "feed-forward network"
 )
 block_diagram(reference)
 
 # %% [markdown]
-# **Predict** what twelve untrained blocks in a row do to twenty different positions, with the residual path and without
-# it. The cell prints the mean cosine between two positions.
+# **Predict** what twelve untrained blocks in a row do to twenty different positions, with the
+# residual path and without it. The cell prints the mean cosine between two positions.
 
 # %%
 torch.manual_seed(0)
@@ -716,9 +775,14 @@ stack = [TransformerBlock(64, 8, 256).eval() for _ in range(12)]
 @torch.no_grad()
 def likeness(residual: bool) -> list[float]:
     """The mean cosine between two positions, after each block."""
-    x, found = torch.randn(1, 20, 64, generator=torch.Generator().manual_seed(0)), []
+    x = torch.randn(1, 20, 64, generator=torch.Generator().manual_seed(0))
+    found = []
     for each in stack:
-        x = each(x)[0] if residual else each.norm2(each.feed_forward(each.norm1(each.attention(x)[0])))
+        x = (
+            each(x)[0]
+            if residual
+            else each.norm2(each.feed_forward(each.norm1(each.attention(x)[0])))
+        )
         cosines = F.cosine_similarity(x[0, :, None], x[0, None, :], dim=-1)
         found.append(float((cosines.sum() - 20) / (20 * 19)))
     return found
@@ -727,7 +791,10 @@ def likeness(residual: bool) -> list[float]:
 print("after block            1      4      8     12")
 for residual in (True, False):
     cosine = likeness(residual)
-    print(f"{'with' if residual else 'without':>7} residuals", *(f"{cosine[at]:6.2f}" for at in (0, 3, 7, 11)))
+    print(
+        f"{'with' if residual else 'without':>7} residuals",
+        *(f"{cosine[at]:6.2f}" for at in (0, 3, 7, 11)),
+    )
 
 # %% [markdown]
 # Without the residual path all positions become nearly equal within a few blocks: attention averages over positions, and
@@ -755,7 +822,9 @@ for residual in (True, False):
 
 # %% nbgrader={"grade": false, "grade_id": "pooling", "locked": false, "schema_version": 3, "solution": true}
 def mean_over_real(x: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """``[batch, width]`` of ``x`` ``[batch, position, width]``; ``real`` is True where a token is real."""
+    """``[batch, width]`` of ``x`` ``[batch, position, width]``; ``real`` is True where a token is
+    real.
+    """
     ### BEGIN SOLUTION
     total = (x * real[..., None]).sum(1)
     return total / real.sum(1, keepdim=True).clamp(min=1)
@@ -788,20 +857,24 @@ check("pooling", mean_over_real)
 class MiniTransformer(nn.Module):
     """Logits ``[batch, num_classes]``, and the weights of each block."""
 
-    def __init__(self, vocab_size, d_model, num_heads, num_layers, d_ff, max_length, num_classes, dropout=0.1):
+    def __init__(
+        self, vocab_size, d_model, num_heads, num_layers, d_ff, max_length, num_classes, dropout=0.1
+    ):
         super().__init__()
         self.embeddings = TransformerEmbeddings(vocab_size, d_model, max_length, dropout)
         self.transformer_blocks = nn.ModuleList(
             TransformerBlock(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)
         )
-        self.ln_f, self.classifier = nn.LayerNorm(d_model), nn.Linear(d_model, num_classes)
+        self.ln_f = nn.LayerNorm(d_model)
+        self.classifier = nn.Linear(d_model, num_classes)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, input_ids, attention_mask=None):
         # True where a token is real. With attention_mask, the caller says which tokens are.
         real = input_ids != PAD if attention_mask is None else attention_mask.bool()
         ### BEGIN SOLUTION
-        x, attention_weights = self.embeddings(input_ids), []
+        x = self.embeddings(input_ids)
+        attention_weights = []
         for block in self.transformer_blocks:
             x, weights = block(x, real[:, None, None, :])
             attention_weights.append(weights)
@@ -822,8 +895,9 @@ for name, part in parts.items():
     print(f"{name:>10}: {count(part):7,} parameters, {count(part) / count(untrained):.1%}")
 
 # %% [markdown]
-# Section 2.2 said that attention does not know where words are. **Predict** how much the logits of two sentences differ
-# that have the same words in another order: with positions, and with positions of 0.
+# Section 2.2 said that attention does not know where words are. **Predict** how much the logits of
+# two sentences differ that have the same words in another order: with positions, and with positions
+# of 0.
 
 # %%
 pair = ["The cat sat on the mat", "The mat sat on the cat"]
@@ -833,7 +907,10 @@ for name, factor in (("with", 1.0), ("without", 0.0)):
     untrained.embeddings.pe.copy_(factor * pe)
     with torch.no_grad():
         logits, _ = untrained(rows)
-    print(f"{name:>7} positions: largest difference of a logit {(logits[0] - logits[1]).abs().max():.0e}")
+    print(
+        f"{name:>7} positions: largest difference of a logit "
+        f"{(logits[0] - logits[1]).abs().max():.0e}"
+    )
 
 # %% [markdown]
 # With positions of 0 the logits are equal but for rounding.
@@ -846,10 +923,13 @@ for name, factor in (("with", 1.0), ("without", 0.0)):
 # %%
 toy = leaky_examples()
 print(
-    f"{len(toy)} texts, {sum(each.label for each in toy)} positive; {len({each.text for each in toy})} different ones:"
+    f"{len(toy)} texts, {sum(each.label for each in toy)} positive; "
+    f"{len({each.text for each in toy})} different ones:"
 )
 print("  ", toy[1].text, "/", toy[-1].text)
-toy_train, toy_held_out = train_test_split(toy, test_size=0.2, random_state=42, stratify=[each.label for each in toy])
+toy_train, toy_held_out = train_test_split(
+    toy, test_size=0.2, random_state=42, stratify=[each.label for each in toy]
+)
 for name, part in (("train", toy_train), ("validate", toy_held_out)):
     print(f"{len(part)} to {name} on, {sum(each.label for each in part)} of them positive")
 
@@ -892,7 +972,8 @@ def training_step(model, optimizer, input_ids: torch.Tensor, labels: torch.Tenso
 check("training-step", training_step)
 
 # %% [markdown]
-# The loop around it: ten epochs, batches of 16, learning rate `0.001`. `judge` measures loss and accuracy.
+# The loop around it: ten epochs, batches of 16, learning rate `0.001`. `judge` measures loss and
+# accuracy.
 
 
 # %%
@@ -906,11 +987,15 @@ def tensors(examples, vocabulary: dict[str, int], max_length: int = 32):
 def judge(model, ids, labels, **options) -> tuple[float, float]:
     """Mean loss in nats, and accuracy in percent."""
     logits, _ = model.eval()(ids, **options)
-    return F.cross_entropy(logits, labels).item(), 100 * (logits.argmax(-1) == labels).double().mean().item()
+    return F.cross_entropy(logits, labels).item(), 100 * (
+        logits.argmax(-1) == labels
+    ).double().mean().item()
 
 
 class SeesPadding(nn.Module):
-    """The model as the course's document computes it: padding is attended to, and is part of the mean."""
+    """The model as the course's document computes it: padding is attended to, and is part of the
+    mean.
+    """
 
     def __init__(self, model):
         super().__init__()
@@ -920,8 +1005,12 @@ class SeesPadding(nn.Module):
         return self.model(input_ids, torch.ones_like(input_ids))
 
 
-def train_transformer(train, held_out, seed: int = 0, epochs: int = 10, around=None, max_length: int = 32):
-    """A trained model, its vocabulary, and loss and accuracy after each epoch; ``around`` wraps the model."""
+def train_transformer(
+    train, held_out, seed: int = 0, epochs: int = 10, around=None, max_length: int = 32
+):
+    """A trained model, its vocabulary, and loss and accuracy after each epoch; ``around`` wraps the
+    model.
+    """
     torch.manual_seed(seed)
     vocabulary = build_vocabulary([each.text for each in train], 500)
     model = MiniTransformer(len(vocabulary), **{**sizes, "max_length": max_length})
@@ -940,7 +1029,10 @@ def train_transformer(train, held_out, seed: int = 0, epochs: int = 10, around=N
 
 model, vocabulary, history = train_transformer(toy_train, toy_held_out, seed=42)
 for epoch in (0, 4, 9):
-    print(f"epoch {epoch + 1:2}:", *(f"{name} {series[epoch]:.3f}" for name, series in history.items()))
+    print(
+        f"epoch {epoch + 1:2}:",
+        *(f"{name} {series[epoch]:.3f}" for name, series in history.items()),
+    )
 
 # %% [markdown]
 # ## 5.4 What the curves are worth
@@ -975,9 +1067,12 @@ print(f"mean {np.mean(found):.0f} %, standard error {error:.0f} points; guessing
 plain = [each for each in reviews() if each.kind == "plain"]
 train, held_out = split_by_text(plain, (0.8, 0.2), seed=0)
 model, vocabulary, history = train_transformer(train, held_out)
-seen, unseen, best = history["train_acc"][-1], history["val_acc"][-1], max(history["val_acc"])
+seen = history["train_acc"][-1]
+unseen = history["val_acc"][-1]
+best = max(history["val_acc"])
 print(
-    f"at the end {seen:.1f} % of the training texts and {unseen:.1f} % of the new ones are right, at best {best:.1f} %"
+    f"at the end {seen:.1f} % of the training texts and {unseen:.1f} % of the new ones are right, "
+    f"at best {best:.1f} %"
 )
 print(f"new texts: {interval(round(unseen * len(held_out) / 100), len(held_out))}")
 print(f"a gap of {seen - unseen:.1f} points; the course's document speaks of overfitting above 10")
@@ -1001,7 +1096,10 @@ for name, around in (("seen", SeesPadding), ("left out", None)):
             positive.append(padded(tensors(fits, ids_of, length)[0])[0].softmax(-1)[:, 1])
     moved = torch.stack(positive) - positive[0]
     flipped = ((positive[-1] > 0.5) != (positive[0] > 0.5)).sum()
-    print(f"padding {name:>8}: a probability moves by up to {below(moved.abs().max().item())};", end=" ")
+    print(
+        f"padding {name:>8}: a probability moves by up to {below(moved.abs().max().item())};",
+        end=" ",
+    )
     print(f"{flipped} of {len(fits)} verdicts differ between 16 and 128 tokens")
 
 # %% [markdown]
@@ -1020,7 +1118,11 @@ def read(text: str) -> tuple[list[str], torch.Tensor, list[torch.Tensor]]:
     return [names[index] for index in ids], logits[0].softmax(-1), [each[0] for each in weights]
 
 
-sentences = ["I love this wonderful film.", "This book is dull and badly written.", "Superb cast, but a dull story."]
+sentences = [
+    "I love this wonderful film.",
+    "This book is dull and badly written.",
+    "Superb cast, but a dull story.",
+]
 panel_names = [f"Layer {layer + 1}, head {head + 1}" for layer in range(2) for head in range(8)]
 for text in sentences:
     tokens, probabilities, weights = read(text)
@@ -1057,7 +1159,9 @@ for text in sentences:
 
 # %% nbgrader={"grade": false, "grade_id": "attention-received", "locked": false, "schema_version": 3, "solution": true}
 def attention_received(weights: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """``[batch, key]`` of ``weights`` ``[batch, head, query, key]``; ``real`` is ``[batch, query]``."""
+    """``[batch, key]`` of ``weights`` ``[batch, head, query, key]``; ``real`` is ``[batch,
+    query]``.
+    """
     ### BEGIN SOLUTION
     by_query = weights.mean(1)
     return mean_over_real(by_query, real)
@@ -1084,7 +1188,10 @@ asked = [*held_out, *(each for each in reviews() if each.kind != "plain")]
 ids, labels = tensors(asked, vocabulary)
 with torch.no_grad():
     ours = model(ids)[0].argmax(-1)
-verdicts = {"transformer": ours.tolist(), "TF-IDF": tfidf.probabilities([each.text for each in asked]).argmax(1)}
+verdicts = {
+    "transformer": ours.tolist(),
+    "TF-IDF": tfidf.probabilities([each.text for each in asked]).argmax(1),
+}
 
 
 def by_kind(verdicts: dict[str, list[int]]) -> None:
@@ -1092,11 +1199,27 @@ def by_kind(verdicts: dict[str, list[int]]) -> None:
     for kind in dict.fromkeys(each.kind for each in asked):
         of = [at for at, each in enumerate(asked) if each.kind == kind]
         for name, verdict in verdicts.items():
-            print(f"{kind:>9}, {name:>11}: {interval(sum(verdict[at] == asked[at].label for at in of), len(of))}")
+            print(
+                f"{kind:>9}, {name:>11}: "
+                f"{interval(sum(verdict[at] == asked[at].label for at in of), len(of))}"
+            )
 
 
 by_kind(verdicts)
-NEGATIONS = {"not", "n't", "never", "no", "none", "nobody", "nothing", "nowhere", "neither", "nor", "without", "cannot"}
+NEGATIONS = {
+    "not",
+    "n't",
+    "never",
+    "no",
+    "none",
+    "nobody",
+    "nothing",
+    "nowhere",
+    "neither",
+    "nor",
+    "without",
+    "cannot",
+}
 negated = sum(not NEGATIONS.isdisjoint(split_words(each.text)) for each in train)
 print(f"{negated} of {len(train)} training texts contain one of {', '.join(sorted(NEGATIONS))}")
 written = dict.fromkeys(sorted(NEGATIONS - {"n't"}), "")
@@ -1104,9 +1227,13 @@ written |= {f"{verb}n't": verb for verb in ("is", "was", "do", "does", "did", "w
 negative = tfidf.probabilities([f"{negation} superb" for negation in written])
 positive = tfidf.probabilities([f"{rest} superb" for rest in written.values()])
 unseen = int((negative == positive).all(axis=1).sum())
-print(f"{unseen} of {len(written)} negations ({', '.join(written)}) leave the probabilities of TF-IDF unchanged")
 print(
-    f"{len(NEGATIONS & set(vocabulary))} of {len(NEGATIONS)} are in the transformer's vocabulary of {len(vocabulary)}"
+    f"{unseen} of {len(written)} negations ({', '.join(written)}) leave the probabilities of "
+    "TF-IDF unchanged"
+)
+print(
+    f"{len(NEGATIONS & set(vocabulary))} of {len(NEGATIONS)} are in the transformer's vocabulary "
+    f"of {len(vocabulary)}"
 )
 print(f"{count(model):,} parameters against {tfidf.num_parameters:,}")
 
@@ -1128,13 +1255,19 @@ lengths = [32, 128, 512, 1024, 2048]
 results = [analyze_complexity(512, length, 8, 2048) for length in lengths]
 big = Encoder(EncoderConfig(2, 1, 512, 2048, 8, 2048, dropout=0.0)).eval().layers[0]
 print("one block, millions of operations")
-print(f"{'tokens':>7}{'attention':>11}{'feed-forward':>14}{'total':>9}{'executed':>10}{'counted by torch':>18}")
+print(
+    f"{'tokens':>7}{'attention':>11}{'feed-forward':>14}{'total':>9}{'executed':>10}{'counted by torch':>18}"
+)
 for length, result in zip(lengths, results, strict=True):
     with torch.no_grad():
         counted = count_operations(partial(big, torch.zeros(1, length, 512)))
     assert counted == result["executed_total"]
-    millions = [result[name] / 1e6 for name in ("attention", "feedforward", "total", "executed_total")]
-    print("{:7,}{:11,.1f}{:14,.1f}{:9,.1f}{:10,.1f}{:18,.1f}".format(length, *millions, counted / 1e6))
+    millions = [
+        result[name] / 1e6 for name in ("attention", "feedforward", "total", "executed_total")
+    ]
+    print(
+        "{:7,}{:11,.1f}{:14,.1f}{:9,.1f}{:10,.1f}{:18,.1f}".format(length, *millions, counted / 1e6)
+    )
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
 for name, key, mark in (("attention", "attention", "o"), ("feed-forward", "feedforward", "s")):
     left.loglog(lengths, [result[key] for result in results], marker=mark, label=name)
@@ -1144,7 +1277,10 @@ right.loglog(lengths, [8 * length**2 for length in lengths], marker="o", color="
 right.set(xlabel="tokens", ylabel="numbers", title="All weights of 8 heads")
 plt.show()
 for d_model, d_ff in ((512, 2048), (64, 256)):
-    print(f"d_model {d_model}, d_ff {d_ff}: attention takes more from {overtakes(d_model, d_ff):,} tokens on")
+    print(
+        f"d_model {d_model}, d_ff {d_ff}: attention takes more from {overtakes(d_model, d_ff):,} "
+        "tokens on"
+    )
 
 # %% [markdown]
 # The course's count omits the projections, counts one of two products in each part, and a multiplication with its
@@ -1184,8 +1320,8 @@ draw_timeline()
 # Answer them yourself.
 
 # %% [markdown] tags=["published"]
-# These are the answers of the lab's published report, and so are the sections below. The report has the numbers of its
-# own, larger runs.
+# These are the answers of the lab's published report, and so are the sections below. The report has
+# the numbers of its own, larger runs.
 
 # %% tags=["hide-input", "published"] jupyter={"source_hidden": true}
 from glassformer.labs.sentiment.published import published
@@ -1251,7 +1387,8 @@ else:
     by_kind({"SmolLM2": (preferences > 0).long().tolist(), **verdicts})
 
 # %% [markdown]
-# SmolLM2 judges negations better than either of ours. On irony it is right less often than a coin: it goes by the words,
-# which there say the opposite. Where the intervals of two judges do not overlap, the difference is clear. Where they do,
-# count the texts that only one of the two gets right: both judged the same ones. (The numbers of SmolLM2 are printed
-# only where it can be loaded.)
+# SmolLM2 judges negations better than either of ours. On irony it is right less often than a coin:
+# it goes by the words, which there say the opposite. Where the intervals of two judges do not
+# overlap, the difference is clear. Where they do, count the texts that only one of the two gets
+# right: both judged the same ones. (The numbers of SmolLM2 are printed only where it can be
+# loaded.)

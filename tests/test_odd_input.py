@@ -84,11 +84,12 @@ def test_fields_of_directories_that_a_family_does_not_use() -> None:
         "long_factor": [2.0] * 4,
         "factor": 4.0,
     }
+    # as in released files
     phi4 = {
         "full_attn_mod": 1,
         "interpolate_factor": 1,
         "unsloth_fixed": True,
-    }  # as in released files
+    }
     phi3 = from_config(
         model_type="phi3", max_position_embeddings=16384, rope_scaling=factors, **phi4
     )

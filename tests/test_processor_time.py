@@ -165,9 +165,8 @@ def test_the_time_in_which_the_process_is_stopped_does_not_count() -> None:
 
 def test_a_slow_machine_has_more_time_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slowness() >= 1
-    monkeypatch.setattr(
-        processor_time, "REFERENCE", 1e-5
-    )  # of a machine that is a hundred times faster
+    # of a machine that is a hundred times faster
+    monkeypatch.setattr(processor_time, "REFERENCE", 1e-5)
     assert slowness() > 10
     assert allowed(0.1) > 1
     budget = Budget(0.01)

@@ -550,9 +550,8 @@ def tests_for(
     first, last = mutant.lines
     for directory_tests in covered:
         by_line = directory_tests.tests.get(mutant.module, {})
-        lines = (
-            range(first, last + 1) if mutant.function else by_line
-        )  # what runs at import counts for all tests
+        # what runs at import counts for all tests
+        lines = range(first, last + 1) if mutant.function else by_line
         for name in {name for line in lines for name in by_line.get(line, ())}:
             seconds[name] = directory_tests.seconds[name]
     order = sorted(
@@ -612,10 +611,11 @@ def replace_code(tree: Path, mutant: Mutant, functions: list[types.FunctionType]
     file = tree / "src" / Path(*mutant.module.split(".")).with_suffix(".py")
     source = mutant.applied(file.read_bytes())
     loader = sys.modules[mutant.module.removesuffix(".__init__")].__spec__.loader
+    # as jaxtyping's import hook compiles it
     pending, codes = (
         [loader.source_to_code(source, str(file))],
         {},
-    )  # as jaxtyping's import hook compiles it
+    )
     while pending:
         for constant in pending.pop().co_consts:
             if isinstance(constant, types.CodeType):

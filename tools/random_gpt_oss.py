@@ -106,9 +106,8 @@ def random_gpt_oss(config: DecoderConfig, seed: int = 0) -> LazyDecoder:
             fix="Use 0.",
         )
     packed = dataclasses.replace(config, expert_format="mxfp4")
-    one_layer = dataclasses.replace(
-        packed, num_layers=1, windowed_layers="all"
-    )  # all layers have the shapes of the first
+    # all layers have the shapes of the first
+    one_layer = dataclasses.replace(packed, num_layers=1, windowed_layers="all")
     tensors = {}
     for name, tensor in empty_decoder(one_layer).state_dict().items():
         for layer in range(config.num_layers if name.startswith("layers.") else 1):

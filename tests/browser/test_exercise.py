@@ -95,9 +95,8 @@ def test_a_program_begins_with_a_blank_and_the_verdict_follows(
     assert blank.count("___") == 1
     expect(certificate(page)).to_have_attribute("data-verdict", "undecided")
     expect(page.locator(".fault")).to_contain_text("___")
-    expect(page.get_by_role("region", name="Heads")).to_have_count(
-        0
-    )  # which would give the answer away
+    # which would give the answer away
+    expect(page.get_by_role("region", name="Heads")).to_have_count(0)
     check_accessible(page)
     check_fits(page)
     assert graded(page, "program-sort.json", tmp_path / "a.json").points == 0

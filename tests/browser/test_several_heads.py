@@ -97,9 +97,8 @@ def test_heads_are_pinned_beside_each_other(page: Page, go: Callable[..., None])
     page.get_by_role("button", name="Lines", exact=True).click()
     expect(page.locator(".token-shapes figure")).to_have_count(3)
     page.locator("figcaption").get_by_role("button", name="Layer 0, head 3", exact=True).click()
-    expect(page.locator(".token-shapes figure")).to_have_count(
-        2
-    )  # the chosen head is the first of them
+    # the chosen head is the first of them
+    expect(page.locator(".token-shapes figure")).to_have_count(2)
     page.get_by_role("button", name="Unpin layer 1, head 1").click()
     expect(page.locator(".token-shapes figure")).to_have_count(1)
     page.get_by_role("button", name="Unpin this head").click()

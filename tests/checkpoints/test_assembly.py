@@ -78,9 +78,8 @@ def test_more_tensors_than_there_are_are_not_named(
         for name in range(count)
     }
     check_sizes(CONFIG, stored, HERE)
-    of_layer = (
-        7 + 3 * change["num_experts"] if "num_experts" in change else 9
-    )  # a tensor for each expert and matrix
+    # a tensor for each expert and matrix
+    of_layer = 7 + 3 * change["num_experts"] if "num_experts" in change else 9
     with refused(message, error=CheckpointError):
         check_sizes(dataclasses.replace(CONFIG, **change), stored, HERE, of_layer)
 

@@ -67,9 +67,8 @@ def test_our_own_layout_keeps_everything(
     read = Decoder.from_pretrained(str(tmp_path / "own"))
     assert same(read, decoder)
     assert (read.output.weight is read.embedding.weight) == config.tied_output
-    assert torch.equal(
-        read(TOKENS), decoder.eval()(TOKENS)
-    )  # without dropout, as transformers gives it
+    # without dropout, as transformers gives it
+    assert torch.equal(read(TOKENS), decoder.eval()(TOKENS))
 
 
 @pytest.mark.parametrize(

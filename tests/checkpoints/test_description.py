@@ -110,9 +110,8 @@ def test_a_cache(tokens: int, tmp_path: Path) -> None:
     write_random_gpt_oss(tmp_path / "model")
     found = describe(tmp_path / "model")
     seen = [min(tokens, 16), tokens, min(tokens, 16), tokens]
-    assert (
-        found.cache(tokens) == sum(seen) * 2 * 2 * 16 * 2
-    )  # keys and values, two heads of 16, two bytes
+    # keys and values, two heads of 16, two bytes
+    assert found.cache(tokens) == sum(seen) * 2 * 2 * 16 * 2
 
 
 def test_active_parameters_are_those_that_a_gradient_reaches(tmp_path: Path) -> None:

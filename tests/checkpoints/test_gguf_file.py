@@ -182,9 +182,8 @@ def test_hostile_files_are_refused_at_once(case: str, tmp_path: Path) -> None:
     with refused(fault, error=CheckpointError) as caught:
         read_gguf(path)
     _, most = tracemalloc.get_traced_memory()
-    assert (
-        not budget.is_over()
-    )  # while allocations are traced, which the speed of the machine then counts too
+    # while allocations are traced, which the speed of the machine then counts too
+    assert not budget.is_over()
     tracemalloc.stop()
     assert len(str(caught.value)) < 2000
     assert most < BYTES

@@ -288,9 +288,8 @@ def test_links_that_lead_elsewhere(tmp_path: Path) -> None:
     with refused(r"config\.json, a link to .*outside", error=CheckpointError):
         read_json(inside / "config.json")
     (tmp_path / "name").symlink_to(outside)
-    assert (
-        stored_tensors(tmp_path / "name").keys() == TENSORS.keys()
-    )  # what the user names may be a link itself
+    # what the user names may be a link itself
+    assert stored_tensors(tmp_path / "name").keys() == TENSORS.keys()
 
 
 def test_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
@@ -316,9 +315,8 @@ def test_truncated_files_are_refused(tmp_path: Path, kept: int) -> None:
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     with refused(r"no file .*model\.safetensors$", expected="weights as safetensors"):
         stored_tensors(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(
-        b"\x80\x02}q\x00." * 50
-    )  # what a pickle looks like
+    # what a pickle looks like
+    (tmp_path / "model.safetensors").write_bytes(b"\x80\x02}q\x00." * 50)
     with refused("cannot be read"):
         stored_tensors(tmp_path)
 

@@ -371,9 +371,8 @@ def test_a_signal_amid_a_step_stops_the_reply(
     tiny_gpt_oss: Path, output: Output, monkeypatch: Patch
 ) -> None:
     typed(monkeypatch, "a\nc\n/quit\n")
-    handler = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell's background jobs ignore it
+    # a shell's background jobs ignore it
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     calls: list[int] = []
     block = Block.forward
 

@@ -135,9 +135,8 @@ def test_numbers_go_on_as_numbers(recurrence_run: Path, tmp_path: Path, output: 
     expected = generate(load_decoder(recurrence_run).eval(), [[1, 2, 3]], 30, rule=rule)[0]
     shown = output(["generate", recurrence_run, *arguments]).out
     assert shown == " ".join(map(str, [1, 2, 3, *expected])) + "\n"
-    output(
-        ["convert", recurrence_run, tmp_path / "run.gguf", "--kind", "F32"]
-    )  # without a tokenizer
+    # without a tokenizer
+    output(["convert", recurrence_run, tmp_path / "run.gguf", "--kind", "F32"])
     output(["convert", tmp_path / "run.gguf", tmp_path / "again.GGUF", "--kind", "F32"])
     output(["convert", tmp_path / "again.GGUF", tmp_path / "out"])
     for place in ("run.gguf", "out"):
@@ -236,9 +235,8 @@ def test_stop_tokens_end_a_text_and_are_hidden(
     tokenizer = read_tokenizer(tiny_gpt_oss / "tokenizer.json")
     prompt = tokenizer.encode("Hi")
     free = released_continuation(tiny_gpt_oss, prompt, 12)
-    stop = next(
-        token for token in free if token < 256
-    )  # no special token, which has a name already
+    # no special token, which has a name already
+    stop = next(token for token in free if token < 256)
     named = tmp_path / "tokenizer.json"
     content = json.loads((tiny_gpt_oss / "tokenizer.json").read_text())
     if name == "word":

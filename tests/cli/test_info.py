@@ -180,7 +180,6 @@ def test_the_cache_is_no_longer_than_the_context(tmp_path: Path, output: Output)
     width = DENSE.head_dim
     spans = [min(128, DENSE.layer_window(layer) or 128) for layer in range(DENSE.num_layers)]
     told = json.loads(output(["info", tmp_path / "short", "--json"]).out)
-    assert told["cache_bytes"] == {
-        "128": sum(spans) * 2 * 2 * heads * width
-    }  # keys and values of two bytes
+    # keys and values of two bytes
+    assert told["cache_bytes"] == {"128": sum(spans) * 2 * 2 * heads * width}
     assert any(line.startswith("cache, 128 tokens") for line in lines(output, tmp_path / "short"))

@@ -85,9 +85,8 @@ def test_the_cells_are_those_that_jupytext_reads(lab):
     assert [(cell["cell_type"], cell["source"]) for cell in made] == [
         (c.cell_type, c.source) for c in script.cells
     ]
-    stored = [
-        {**cell.metadata, "lines_to_next_cell": None} for cell in script.cells
-    ]  # which is jupytext's own
+    # which is jupytext's own
+    stored = [{**cell.metadata, "lines_to_next_cell": None} for cell in script.cells]
     assert [{**cell["metadata"], "lines_to_next_cell": None} for cell in made] == stored
 
 

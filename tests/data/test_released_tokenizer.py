@@ -427,9 +427,8 @@ def test_a_link_to_elsewhere_is_refused(
     for place in (other, other / "original"):
         with refused(r"tokenizer\.json, a link to", expected="files in the directory itself"):
             module.tokenizer_beside(place)
-    assert (
-        named_tokenizer(str(other / "tokenizer.json"), 410).vocab_size == 410
-    )  # the user named it
+    # the user named it
+    assert named_tokenizer(str(other / "tokenizer.json"), 410).vocab_size == 410
 
 
 def test_users_name_a_model_of_the_hub(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,10 +67,11 @@ def test_prompts_are_read_in_pieces_and_the_texts_stay_the_same(
     with capture(decoder, what="residual", layers=0, queries=-1) as seen:
         generate(decoder, prompts, 2)
     length = max(map(len, prompts))
+    # of the whole prompt
     assert [record.queries for record in seen.records] == [
         (length - 1,),
         (length,),
-    ]  # of the whole prompt
+    ]
 
 
 class Contrary(Decoder):

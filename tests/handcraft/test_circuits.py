@@ -252,6 +252,5 @@ def test_random_bases_change_entries_and_no_output_score_or_value(name: str) -> 
     changed = {
         key for key, matrix in moved.matrices.items() if not np.allclose(matrix, head.matrices[key])
     }
-    assert changed == {"Km", "Qm"} | (
-        {"pos"} if head.pos is not None else set()
-    )  # positions have no values
+    # positions have no values
+    assert changed == {"Km", "Qm"} | ({"pos"} if head.pos is not None else set())

@@ -82,9 +82,8 @@ def test_what_is_measured_is_within_the_bound(certificate: InductionCertificate)
     tokens = torch.cat([torch.full((400, 1), 4), texts], 1)
     with capture(model, what=("weights", "scores")) as seen:
         logits = model(tokens)
-    wanted = torch.zeros(
-        400, 9, dtype=torch.int64
-    )  # the key of layer 1: the follower's place, or the start
+    # the key of layer 1: the follower's place, or the start
+    wanted = torch.zeros(400, 9, dtype=torch.int64)
     for place in range(1, 9):
         for earlier in range(1, place):
             wanted[tokens[:, earlier] == tokens[:, place], place] = earlier + 1
@@ -230,9 +229,8 @@ def test_errors_of_a_layers_input_move_what_it_reads_within_the_bound(
         other = bound._read(1, x + error * move / move.norm(dim=1, keepdim=True), 0.0)
         assert float((other[2] - added).norm(dim=1).max()) <= drift
         assert float((other[0] @ other[1].T - q @ k.T).abs().max()) <= blur
-    assert (
-        bound._score_rounding * float((other[0] @ other[1].T).abs().max()) < other[3] < blur
-    )  # rounding alone
+    # rounding alone
+    assert bound._score_rounding * float((other[0] @ other[1].T).abs().max()) < other[3] < blur
     assert 0 < other[4] < drift
     if parts == ("value",):
         assert float((other[2] - added).norm(dim=1).max()) / drift > 0.5

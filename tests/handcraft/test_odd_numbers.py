@@ -131,9 +131,8 @@ def test_numbers_below_the_normal_ones_are_in_the_bound() -> None:
     tiny = 1e-39
     large = 1e38
     head = HeadWeights([[tiny], [tiny]], [[large], [large]], np.eye(2))
-    lost = (
-        2 * 2 * np.finfo(np.float32).tiny * large
-    )  # of a difference of two scores, each of two inputs
+    # of a difference of two scores, each of two inputs
+    lost = 2 * 2 * np.finfo(np.float32).tiny * large
     assert PlaceTables.of(head, space, 2.0**-24).score_rounding >= lost > tiny * large
     assert PlaceTables.of(head, space, FLOAT64_ROUNDOFF).score_rounding < 1e-12
 

@@ -186,9 +186,8 @@ def test_an_error_equal_to_the_decisive_one_is_read() -> None:
         0,
         1.0,
     )
-    assert (
-        verify(head, unique(max_len=2), tolerance=1.0).num_right == certificate.num_outputs
-    )  # allowed without a sign
+    # allowed without a sign
+    assert verify(head, unique(max_len=2), tolerance=1.0).num_right == certificate.num_outputs
 
 
 def test_as_many_sequences_as_the_limit_are_all_run() -> None:
@@ -312,9 +311,8 @@ def test_tasks_of_listed_examples_say_so() -> None:
     assert certificate.holds
     assert certificate.rests_on == "the listed examples"
     assert certificate.num_checked == 2
-    assert certificate.margin == pytest.approx(
-        24.0
-    )  # by value: the keys that hold the wanted letter
+    # by value: the keys that hold the wanted letter
+    assert certificate.margin == pytest.approx(24.0)
 
 
 @pytest.mark.parametrize(

@@ -245,9 +245,8 @@ def test_another_users_folder_is_refused(unbuilt: Path, monkeypatch: pytest.Monk
 def test_a_read_only_folder_serves_what_it_has(
     quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: Path(path) != quick
-    )  # chmod would not stop root
+    # chmod would not stop root
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != quick)
     native._private_folder()
     (message,) = warned(native.library)
     assert "read-only" in message
@@ -406,9 +405,8 @@ def test_where_libraries_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert native._private_folder() == tmp_path / ".cache" / "glassformer"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", ".")
-    assert (
-        native._private_folder() == tmp_path / "glassformer"
-    )  # absolute: else the system's libraries are searched
+    # absolute: else the system's libraries are searched
+    assert native._private_folder() == tmp_path / "glassformer"
 
 
 @pytest.mark.slow

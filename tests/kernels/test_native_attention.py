@@ -100,9 +100,8 @@ def test_value_and_gradients(
 
 def test_scores_far_apart() -> None:
     """Weights that vanish, and a sink above and below all scores."""
-    inputs = [
-        torch.randint(-6, 7, (1, 2, 60, 8)).float() for _ in range(3)
-    ]  # whose scores are exact
+    # whose scores are exact
+    inputs = [torch.randint(-6, 7, (1, 2, 60, 8)).float() for _ in range(3)]
     check(inputs, Pattern(True), 1.0, torch.tensor([-1e4, 1e4]))
 
 

@@ -143,9 +143,8 @@ def test_matrix_registers_round_no_activations(
     parts = (parts if offsets is None else parts + offsets.abs().unsqueeze(-1)).flatten(1)
     bound = 2.0**-22 * (x.double().abs() @ parts.T)
     assert ((all_tokens - x.double() @ weights.T).abs() <= bound).all()
-    some = torch.arange(
-        tokens - 1, -1, -3
-    )  # the bits of a token are the same beside all others, and with any threads
+    # the bits of a token are the same beside all others, and with any threads
+    some = torch.arange(tokens - 1, -1, -3)
     assert torch.equal(products(x[some].contiguous(), 1), all_tokens[some])
 
 

@@ -44,9 +44,8 @@ def error_bound(kind: str, x: Tensor, exact: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_products_at_every_level(at_level: Library, kind: str) -> None:
-    widths = st.integers(1, 700) | st.integers(
-        1024, 1100
-    )  # wide rows have another order of additions
+    # wide rows have another order of additions
+    widths = st.integers(1, 700) | st.integers(1024, 1100)
 
     @given(st.integers(1, 13), widths, st.integers(1, 9), st.integers(-40, 40))
     def check(rows: int, width: int, tokens: int, exponent: int) -> None:

@@ -79,9 +79,8 @@ def make_case(
     v = split_heads(keys, kv_heads, value_dim or head_dim)
     real = None
     if padding == "left":
-        first = torch.randint(
-            0, keys + 1, (batch, 1), generator=draw
-        )  # up to a row without any key
+        # up to a row without any key
+        first = torch.randint(0, keys + 1, (batch, 1), generator=draw)
         real = torch.arange(keys) >= first
     elif padding == "scattered":
         real = torch.rand(batch, keys, generator=draw) < 0.5
@@ -120,9 +119,8 @@ def cases(scale: st.SearchStrategy[float | None]) -> st.SearchStrategy[Case]:
     )
 
 
-CASES = cases(
-    st.none() | st.floats(0.05, 1.0) | st.sampled_from([0.0, -1.0])
-)  # which turn scores round
+# which turn scores round
+CASES = cases(st.none() | st.floats(0.05, 1.0) | st.sampled_from([0.0, -1.0]))
 # Rounding moves a score by a part of its size, so the bounds below hold for the scores that the
 # usual scale gives.
 USUAL_CASES = cases(st.none())

@@ -183,9 +183,8 @@ def test_padding_on_either_side_changes_nothing(
     lengths = torch.tensor(sizes)
     real = torch.arange(12) < lengths[:, :1]
     target_real = torch.arange(10) < lengths[:, 1:]
-    garbage = model(
-        source, target, real, target_real
-    )  # what stands at the places of padding has no meaning
+    # what stands at the places of padding has no meaning
+    garbage = model(source, target, real, target_real)
     source[~real], target[~target_real] = model.config.pad_id, model.config.pad_id
     logits = model(source, target)
     assert torch.equal(logits[target_real], garbage[target_real])

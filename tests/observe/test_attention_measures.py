@@ -71,7 +71,6 @@ def test_the_divergence_is_jensens_and_shannons(seed: int, keys: int, sink: bool
     found = divergence(*pairs)
     np.testing.assert_array_equal(found[[0, 4, 8]], 0)
     np.testing.assert_array_equal(found, divergence(*pairs[::-1]))
-    expected = (
-        np.nan_to_num(jensenshannon(*pairs, axis=-1)) ** 2
-    )  # rounding may take the root of less than 0
+    # rounding may take the root of less than 0
+    expected = np.nan_to_num(jensenshannon(*pairs, axis=-1)) ** 2
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)

@@ -43,9 +43,8 @@ def metric(logits: Tensor) -> Tensor:
 def model_of(name: str) -> Any:
     torch.manual_seed(0)
     model = MODELS[name]().eval()
-    return (
-        model if name == "gpt-oss" else model.double()
-    )  # whose experts have no kernel for float64
+    # whose experts have no kernel for float64
+    return model if name == "gpt-oss" else model.double()
 
 
 def sites(name: str) -> list[str]:

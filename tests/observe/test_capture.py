@@ -111,9 +111,8 @@ def attached(model: nn.Module) -> int:
 def test_nothing_stays_attached_whatever_happens() -> None:
     model, (source, target) = lookup_model(), batch()
     with capture(model) as outer:
-        assert (
-            attached(model) == 2 * (3 + 2) + 1
-        )  # the attentions and the blocks around them, and one watcher
+        # the attentions and the blocks around them, and one watcher
+        assert attached(model) == 2 * (3 + 2) + 1
         with refused("source tokens"), capture(model):
             model(source + 12, target)
         failing = model.get_submodule(NAMES[2]).output.register_forward_pre_hook(fail)

@@ -41,9 +41,8 @@ def made(kind: str) -> nn.Module:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name or "ln_" in name or name.endswith("key_weights"):
-                weight.mul_(
-                    1 + 0.3 * torch.randn_like(weight)
-                )  # as if trained; biases of norms stay 0
+                # as if trained; biases of norms stay 0
+                weight.mul_(1 + 0.3 * torch.randn_like(weight))
             elif name.endswith("bias"):
                 weight.zero_()
     return model

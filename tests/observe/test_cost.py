@@ -194,14 +194,12 @@ def kept_of_a_decoder(config: DecoderConfig, batch: int, length: int, dtype: tor
     numbers = 2 * norms * HIDDEN + wide * (3 if config.key_weights else 2) + 2 * narrow + inside
     statistics = LAYERS * (norms + HEADS) + 1  # of norms and softmax, in float32 or wider
     kept = (LAYERS * numbers + 2 * HIDDEN) * dtype.itemsize + statistics * max(dtype.itemsize, 4)
-    extra = (
-        2 * length * HEAD_DIM // 2 * dtype.itemsize
-    )  # cosines and sines of the rotation, for all layers
+    # cosines and sines of the rotation, for all layers
+    extra = 2 * length * HEAD_DIM // 2 * dtype.itemsize
     if config.num_experts is not None and dtype == torch.bfloat16:
         token = 4 * (HIDDEN + config.top_k)  # the router's input and softmax
-        token += (
-            2 * config.top_k * 2 * ff if slow_bfloat16() else 0
-        )  # gate and up take two bytes more
+        # gate and up take two bytes more
+        token += 2 * config.top_k * 2 * ff if slow_bfloat16() else 0
         extra += LAYERS * (batch * length * token + 4 * config.num_experts * HIDDEN)
     return batch * length * kept + extra
 
@@ -379,9 +377,8 @@ def test_attention_is_counted_whatever_kernel_runs(width: int, groups: int) -> N
     assert count_operations(lambda: attend(q, k, v)) == 2 * 2 * 4 * 7 * 9 * (8 + width)
     sinks = torch.zeros(4)
     dropping = count_operations(lambda: attend(q, k, v, sinks=sinks, dropout=0.5))
-    assert dropping == 2 * 2 * 4 * 7 * (9 + 1) * (
-        8 + width
-    )  # a sink is a key more off the fused path
+    # a sink is a key more off the fused path
+    assert dropping == 2 * 2 * 4 * 7 * (9 + 1) * (8 + width)
 
 
 def test_products_with_a_vector_and_those_added_in_place_are_counted() -> None:
@@ -438,9 +435,8 @@ def test_the_peak_is_what_is_held_at_once() -> None:
         del for_a_while
         return total + 1  # and 4,000 instead of the first
 
-    assert (
-        8000 <= peak_bytes(chain) == peak_bytes(chain) < 8100
-    )  # the numbers 1 and 2 take some bytes too
+    # the numbers 1 and 2 take some bytes too
+    assert 8000 <= peak_bytes(chain) == peak_bytes(chain) < 8100
     with refused("allocates nothing"):
         peak_bytes(lambda: None)
 

@@ -40,9 +40,8 @@ def test_a_number_is_the_number_in_the_dtype_of_the_model() -> None:
 
 
 def test_a_number_for_all_keys_is_the_number() -> None:
-    network = model(
-        sinks=True, num_kv_heads=2
-    )  # torch's fused attention read expanded keys past their end
+    # torch's fused attention read expanded keys past their end
+    network = model(sinks=True, num_kv_heads=2)
     for site in ("q", "k", "v"):
         found = [seen_with(network, "residual", put(site, 0.0, layers=1)) for _ in range(20)]
         dense = seen_with(network, "residual", change(site, torch.zeros_like, layers=1))

@@ -140,9 +140,8 @@ def test_edits_are_those_of_the_formulas(kind: str, seed: int) -> None:
     cases = [case(chance, site, record, subject.real is None) for site in sites(record)]
     for one in cases:
         check(subject, [one], 0, other, there)
-    several = [
-        one for one in cases if one.site != "embedding"
-    ]  # which is the first residual_before
+    # which is the first residual_before
+    several = [one for one in cases if one.site != "embedding"]
     if any(
         one.operation == "forbid" for one in several
     ):  # weights of what is forbidden are refused

@@ -83,9 +83,8 @@ def test_neurons_are_swept(kind: str) -> None:
         exact(model)
     with capture(model, what="neurons") as clean:
         logits_of(model, TOKENS)
-    last = {"decoder": 3, "llama": 1}[
-        kind
-    ]  # whose network computes the positions that the metric reads alone
+    # whose network computes the positions that the metric reads alone
+    last = {"decoder": 3, "llama": 1}[kind]
     found = patch_sweep(model, TOKENS, OTHER, metric, site="neurons", layers=(0, last))
     removed = ablation_sweep(model, OTHER, metric, site="neurons", layers=(0, last))
     with capture(model, what="neurons") as base:

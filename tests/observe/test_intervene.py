@@ -279,9 +279,8 @@ def test_gradients_flow_through_edits_of_every_site() -> None:
         vector = torch.full((size,), 0.1, dtype=torch.double, requires_grad=True)
 
         def loss(at: Tensor, site: str = site) -> Tensor:
-            where = (
-                {"keys": 2} if site == "scores" else {}
-            )  # what is the same for all keys changes nothing
+            # what is the same for all keys changes nothing
+            where = {"keys": 2} if site == "scores" else {}
             edit = change(
                 site, lambda values: values + at if site == "scores" else values * (1 + at), **where
             )
@@ -494,9 +493,8 @@ def test_weights_of_scores_that_are_nan_are_nan() -> None:
     model.layers[0].attention.key.weight.fill_(torch.nan)
     for edits in ([], [scale("scores", 1.0, layers=0)]):
         with intervene(model, *edits), capture(model, layers=0) as seen:
-            assert (
-                model(tokens).isnan().all() or not edits
-            )  # torch's kernel takes few NaN for forbidden
+            # torch's kernel takes few NaN for forbidden
+            assert model(tokens).isnan().all() or not edits
         assert seen.weights["layers.0.attention"][:, :, 1:, 0].isnan().all()
 
 

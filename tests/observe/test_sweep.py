@@ -46,9 +46,8 @@ MAKERS: dict[str, Any] = {
 
 def made(kind: str) -> Any:
     model = MAKERS[kind]().eval()
-    return (
-        model if kind == "gpt-oss" else model.double()
-    )  # whose experts have no kernel for float64
+    # whose experts have no kernel for float64
+    return model if kind == "gpt-oss" else model.double()
 
 
 def slow(*kinds: str) -> list[Any]:
@@ -77,9 +76,8 @@ def naive(
 )
 def test_a_sweep_is_a_forward_pass_for_each_place(kind: str, site: Any) -> None:
     model = made(kind)
-    near = (
-        1e-5 if kind in ("llama", "mistral", "gpt-oss") else 1e-12
-    )  # whose norms compute in float32
+    # whose norms compute in float32
+    near = 1e-5 if kind in ("llama", "mistral", "gpt-oss") else 1e-12
     clean, corrupted = pair()
     found = patch_sweep(model, clean, corrupted, metric, site=site, batch_size=6)
     assert found.clean == pytest.approx(float(metric(logits_of(model, clean)).mean()), abs=near)
@@ -93,9 +91,8 @@ def test_a_sweep_is_a_forward_pass_for_each_place(kind: str, site: Any) -> None:
             expected = naive(model, seen, corrupted, site, layer, **{axis: place})
             assert float(value) == pytest.approx(expected, abs=near * max(1, abs(expected)))
     assert found.restored.abs().max() > 1e-6
-    together = patch_sweep(
-        model, clean, corrupted, metric, site=site, batch_size=64
-    )  # several layers in a pass
+    # several layers in a pass
+    together = patch_sweep(model, clean, corrupted, metric, site=site, batch_size=64)
     torch.testing.assert_close(together.values, found.values, rtol=near, atol=near)
 
 
@@ -127,11 +124,12 @@ def test_only_what_a_patch_can_change_is_computed(kind: str) -> None:
     theirs = block.forward
     ffn.forward = lambda x: (sizes.append(tuple(x.shape[:2])), ours(x))[1]
     found = patch_sweep(model, clean, corrupted, metric, layers=0, batch_size=12)
+    # two whole runs, then all four heads at once, for the last position
     assert sizes == [
         (3, 6),
         (3, 6),
         (12, 1),
-    ]  # two whole runs, then all four heads at once, for the last position
+    ]
     sizes.clear()
     block.forward = lambda x, *args, **kwargs: (
         sizes.append(tuple(x.shape[:2])),
@@ -373,9 +371,8 @@ def test_attribution_is_the_first_order_of_the_exact_sweep(kind: str, site: Any)
     clean, corrupted = pair()
     with torch.no_grad():
         rows = model.get_input_embeddings().weight if kind in FAMILIES else model.embedding.weight
-        rows[1] = rows[clean[0, 2]] + 1e-6 * torch.randn_like(
-            rows[1]
-        )  # two texts that nearly agree
+        # two texts that nearly agree
+        rows[1] = rows[clean[0, 2]] + 1e-6 * torch.randn_like(rows[1])
         clean[:, 2] = clean[0, 2]
     exact = patch_sweep(model, clean, corrupted, metric, site=site)
     estimate = attribution_sweep(model, clean, corrupted, metric, site=site)
@@ -429,9 +426,8 @@ def test_integrated_gradients_agree_better_where_the_metric_saturates() -> None:
     )
     assert exact.agreement(exact) == pytest.approx(1)
     assert exact.agreement(many) > exact.agreement(one)
-    total = (
-        many.values[0].sum() - many.corrupted * many.values.shape[1]
-    )  # completeness of integrated gradients
+    # completeness of integrated gradients
+    total = many.values[0].sum() - many.corrupted * many.values.shape[1]
     assert float(total) == pytest.approx(exact.clean - exact.corrupted, abs=0.02)
     with refused("sweeps over"):
         exact.agreement(patch_sweep(model, clean, corrupted, saturated))

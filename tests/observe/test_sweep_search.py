@@ -94,9 +94,8 @@ def test_a_removed_expert_leaves_the_sum_of_the_others() -> None:
         model(TOKENS)
     torch.testing.assert_close(removed[1, "ffn"], expected)
     block = model.layers[1].ffn
-    block.register_forward_hook(
-        lambda module, args, output: 3 * output
-    )  # after what its experts give
+    # after what its experts give
+    block.register_forward_hook(lambda module, args, output: 3 * output)
     with (
         intervene(model, zero("experts", layers=1, experts=1)),
         capture(model, what="ffn", layers=1) as hooked,

@@ -338,9 +338,8 @@ def test_a_path_sweep_is_a_path_patch_for_each_sender(kind: str) -> None:
         )
         assert float(of_ffn.values[0]) == pytest.approx(float(one.values[0]), abs=1e-10)
         assert (found.embedding, found.corrupted) == (of_ffn.embedding, one.corrupted)
-        assert (abs(found.embedding - found.corrupted) > 1e-9) == isinstance(
-            receivers, list
-        )  # keys
+        # keys
+        assert (abs(found.embedding - found.corrupted) > 1e-9) == isinstance(receivers, list)
     # All that is written into the logits' stream, at once, is the clean stream.
     with capture(model, what="residual") as clean:
         model(CLEAN)

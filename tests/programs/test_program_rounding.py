@@ -116,10 +116,11 @@ def test_of_two_dtypes_the_smaller_range_counts() -> None:
 
 @pytest.mark.parametrize("claimed", [False, True])
 def test_a_mean_of_n_keys_is_rounded_2n_times(claimed: bool) -> None:
+    # where the sum of exponentials and the weighted sum are both rounded up
     length, above = (
         1969,
         2.0**-18,
-    )  # where the sum of exponentials and the weighted sum are both rounded up
+    )
     model = widened(1, length=length)
     nothing = select(tokens, tokens, lambda _key, _query: False)
     program = pick(nothing, elementwise(lambda _: 0, tokens), 0)

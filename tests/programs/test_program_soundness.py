@@ -277,9 +277,8 @@ def test_no_rounding_is_left_out(dtype: torch.dtype) -> None:
     for count in (1, 64, 2**20, 2**30):
         assert checkers._float64_rounding(1.0, count) >= gamma(count, FLOAT64_ROUNDOFF)
         assert checker.rounding(count) >= gamma(count, network.roundoff)
-    affine = Affine(
-        np.array([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]]), np.array([0.0, 1.0])
-    )  # two roundings of each number
+    # two roundings of each number
+    affine = Affine(np.array([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]]), np.array([0.0, 1.0]))
     assert (
         checker.rounded(affine, np.ones(3)) >= gamma(2, network.roundoff) * np.array([3, 4])
     ).all()
@@ -770,9 +769,8 @@ def _campaign() -> Any:
 
 
 def test_a_solution_is_not_lost_to_more_features() -> None:
-    trial = _campaign().Trial(
-        822711
-    )  # features of 49 bits: solved with some of them, not with all 131
+    # features of 49 bits: solved with some of them, not with all 131
+    trial = _campaign().Trial(822711)
     trial.run()
     assert trial.faults == []
 

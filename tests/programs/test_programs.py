@@ -123,10 +123,11 @@ def test_beyond_the_limit_the_bound_decides() -> None:
     with torch.no_grad():
         model.output.bias += 1e-3
     certificate = verify_program(model, limit=200)
+    # for weights as they are
     assert (certificate.verdict, certificate.rests_on) == (
         "holds",
         "the bound",
-    )  # for weights as they are
+    )
     assert certificate.largest_error <= certificate.bound < 1.1e-3
     model.claims = ()
     certificate = verify_program(model, limit=200)

@@ -290,7 +290,6 @@ def test_wilsons_interval_is_where_the_score_test_stops(count: int, share: float
 
 
 def test_known_intervals() -> None:
-    assert wilson(0.5, 10) == pytest.approx(
-        (0.2366, 0.7634), abs=5e-5
-    )  # Brown, Cai and DasGupta 2001
+    # Brown, Cai and DasGupta 2001
+    assert wilson(0.5, 10) == pytest.approx((0.2366, 0.7634), abs=5e-5)
     assert wilson(0.0, 20) == pytest.approx((0, 0.1611), abs=5e-5)

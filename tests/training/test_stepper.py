@@ -189,9 +189,8 @@ def test_a_precision_that_the_device_lacks_is_refused() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted_and_handlers_come_back(number: int) -> None:
-    before = signal.signal(
-        number, signal.default_int_handler
-    )  # where the tests run under nohup, it is ignored
+    # where the tests run under nohup, it is ignored
+    before = signal.signal(number, signal.default_int_handler)
     try:
         with StopRequest() as stop:
             assert not stop.requested

@@ -233,9 +233,8 @@ def test_measures_of_a_decoder(by_name: dict[str, LoadedModel], length: int) -> 
         found.sink, np.maximum(0, 1 - weights.sum(-1)).mean(-1), rtol=1e-5, atol=1e-6
     )
     counted = weights[:, :, 1:].mean(2) if length > 1 else np.zeros((2, 2, 1))
-    most = (counted >= counted.max(-1, keepdims=True) - 1e-4).argmax(
-        -1
-    )  # of those about as large the first
+    # of those about as large the first
+    most = (counted >= counted.max(-1, keepdims=True) - 1e-4).argmax(-1)
     np.testing.assert_array_equal(found.most_read, most)
     np.testing.assert_allclose(found.on_one, counted.max(-1), atol=1e-6)
     shares = np.stack(

@@ -52,9 +52,8 @@ def test_a_long_answer_has_no_probabilities(
     runs = Runs(by_name.__getitem__)
     run = runs.run(m.Ask(model="decoder", text="1 2 3 4 5 6 7")).message.run
     whole = experts(runs, m.AskExperts(run=run))
-    numbers = (
-        7 * 2 * (3 + 2 * 2)
-    )  # tokens, layers, experts, and two numbers for each of two choices
+    # tokens, layers, experts, and two numbers for each of two choices
+    numbers = 7 * 2 * (3 + 2 * 2)
     bound = "glassformer.explorer.answers.experts.MOST_EXPERT_NUMBERS"
     monkeypatch.setattr(bound, numbers)
     assert experts(runs, m.AskExperts(run=run)) == whole

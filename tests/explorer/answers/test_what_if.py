@@ -66,9 +66,8 @@ def test_without_changes_nothing_changes(small_backend: Backend, decoder: Any) -
     answer = whatif(small_backend)
     shipped = Backend(bundled())
     nothing = m.Steering(layer=0, toward=3, away=None, strength=0.0)
-    assert (
-        whatif(shipped, "", "lookup-course", steer=nothing).distance == 0
-    )  # which wrote two tokens
+    # which wrote two tokens
+    assert whatif(shipped, "", "lookup-course", steer=nothing).distance == 0
     assert (answer.distance, answer.changes, answer.place, answer.kind) == (0, [], 7, "token")
     assert answer.offers == ["heads", "edges", "steer", "experts", "sweep", "lens", "contributions"]
     torch.testing.assert_close(after(answer), probabilities(decoder), rtol=0, atol=1e-6)
@@ -266,9 +265,8 @@ def test_of_a_large_sweep_layers_that_matter_are_exact(
 def test_the_limit_of_a_sweep_counts_what_each_token_needs(
     small_backend: Backend, decoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = sum(
-        weight.numel() for weight in decoder.layers.parameters()
-    )  # without embedding and output
+    # without embedding and output
+    weights = sum(weight.numel() for weight in decoder.layers.parameters())
     for target, share, total in ((9, 1.0, 4), (10, 0.99, 2)):
         monkeypatch.setattr(sweeping, "MOST_SWEPT", share * weights * len(TEXT.split()) * 4)
         found = whole_sweep(small_backend, m.AskSweep(ask=ASK, target=target))

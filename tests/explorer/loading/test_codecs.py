@@ -165,10 +165,11 @@ def test_what_is_neither_text_nor_tokens_is_refused(text: Any, message: str) -> 
 
 def test_a_text_is_read_as_the_tokens_or_refused() -> None:
     def encode(text: str) -> list[int]:
+        # as a tokenizer that begins each text with a token of its own
         return [
             0,
             *numbers(text, 10, 9),
-        ]  # as a tokenizer that begins each text with a token of its own
+        ]
 
     def bare(tokens: Any) -> str:
         return text_of_numbers(tokens[1:])

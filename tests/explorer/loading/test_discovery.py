@@ -115,10 +115,11 @@ def test_what_is_named_is_offered_first(tmp_path: Path) -> None:
     assert named[0] == "one"
     assert named[1:] == names[:-1]
     everything = backend_of(ExploreFlags(str(tmp_path / "runs"), runs=tmp_path / "runs"))
+    # once, though found twice
     assert [card.name for card in everything.catalogue().models] == [
         "one",
         *names[:-1],
-    ]  # once, though found twice
+    ]
     run = everything.answer("run", m.Ask(model="one", text="ab"))
     assert run.tokens == ["a", "b"]
 

@@ -152,9 +152,8 @@ def test_a_released_decoder_reads_by_its_own_tokenizer(
 ) -> None:
     directory = tmp_path / folder
     write_random_gpt_oss(directory, replace(GPT_OSS_TINY, vocab_size=280, num_layers=1))
-    byte_engine.save(
-        str(tmp_path / "it" / "tokenizer.json")
-    )  # the hub's has it above the folder of OpenAI's layout
+    # the hub's has it above the folder of OpenAI's layout
+    byte_engine.save(str(tmp_path / "it" / "tokenizer.json"))
     entry = _entry(directory)
     assert entry.card.input_help == "any text"
     assert _read(directory).tokens == list("Once␣upon␣a␣time")
@@ -301,9 +300,8 @@ def test_a_run_that_trains_on_is_read_anew(tmp_path: Path) -> None:
     assert _likeliest(backend) == _likeliest(later) == pytest.approx(_expected(second))
     write_run(run, third, "draft", model=asdict(CONFIG), data=RULE)
     shutil.rmtree(run / "best")
-    assert _likeliest(backend) == pytest.approx(
-        _expected(second)
-    )  # in between it stays as it was read
+    # in between it stays as it was read
+    assert _likeliest(backend) == pytest.approx(_expected(second))
     (run / "draft").rename(run / "best")
     assert _likeliest(backend) == pytest.approx(_expected(third))
 
@@ -378,9 +376,8 @@ def test_the_stamp_follows_the_files(tmp_path: Path) -> None:
     stamps.append(stamp_of(run))
     assert len(set(stamps)) == 4
     assert stored_models.run_weights(run) == run / "best"
-    (run / "best").rename(
-        run / ".best.glassformer-replaced"
-    )  # a process died while it replaced them
+    # a process died while it replaced them
+    (run / "best").rename(run / ".best.glassformer-replaced")
     assert stored_models.run_weights(run) == run / ".best.glassformer-replaced"
 
 

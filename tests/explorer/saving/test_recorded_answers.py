@@ -119,9 +119,8 @@ def test_what_the_strongest_heads_read_is_shown_in_flow() -> None:
         (each["asked"]["layer"], each["asked"]["head"], each["asked"]["query"])
         for each in kept.rows
     ]
-    assert sorted(asked) == sorted(
-        (each.layer, each.number, 5) for each in strongest
-    )  # after the start token
+    # after the start token
+    assert sorted(asked) == sorted((each.layer, each.number, 5) for each in strongest)
 
 
 def test_a_changed_model_is_recorded_as_it_is_shown(small_backend: Backend) -> None:

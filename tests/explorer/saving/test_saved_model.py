@@ -77,9 +77,8 @@ def by_server(backend: Backend, ask: m.Message) -> Any:
     except InputError as error:
         return {"refusal": {"got": error.got, "expected": error.expected, "fix": error.fix}}
     if isinstance(answer, bytes):
-        return [
-            None if np.isnan(each) else each for each in np.frombuffer(answer, "<f4").tolist()
-        ]  # as JSON has it
+        # as JSON has it
+        return [None if np.isnan(each) else each for each in np.frombuffer(answer, "<f4").tolist()]
     return answer.model_dump(mode="json")
 
 
@@ -244,9 +243,8 @@ def asks_of_what_if(
         if kind == "decoder":
             asks.append(m.AskFfn(**about, layer=rng.randrange(last["layers"])))
     if kind != "encoder_decoder":
-        half = ask.text[
-            : len(ask.text) // 2
-        ]  # two halves of a text are mostly of other lengths, and refused
+        # two halves of a text are mostly of other lengths, and refused
+        half = ask.text[: len(ask.text) // 2]
         second = rng.choice([ask.text, ask.text[::-1], half])
         asks.append(m.AskPatches(**compared, second=second, done=2**31 - 1))
         if run["tokens"]:

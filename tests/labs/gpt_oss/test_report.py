@@ -186,6 +186,5 @@ def test_one_model_is_reported_on(results: Results, report: Callable[..., str]) 
 def test_generators_are_defined_before_they_are_named(report: Callable[..., str]) -> None:
     text = report()
     assert text.index("are its *generator*") < text.index("generators")
-    assert (
-        "weighs all 2,401 generators" in text
-    )  # 7 to the power of two start values and two coefficients
+    # 7 to the power of two start values and two coefficients
+    assert "weighs all 2,401 generators" in text

@@ -63,9 +63,8 @@ def test_every_byte_at_every_exponent(path: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(bits(got[:255]), bits(expected.to(dtype)), rtol=0, atol=0)
     if dtype in (torch.float32, torch.bfloat16):
         finite = got[:253].double()
-        torch.testing.assert_close(
-            finite, expected[:253], rtol=0, atol=0
-        )  # so nothing was rounded at all
+        # so nothing was rounded at all
+        torch.testing.assert_close(finite, expected[:253], rtol=0, atol=0)
 
 
 def test_parts_of_larger_tensors(path: str) -> None:

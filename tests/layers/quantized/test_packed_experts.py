@@ -179,9 +179,8 @@ def test_a_dense_mixture_packs_and_unpacks() -> None:
     packed = PackedMixture.pack(dense)
     assert not packed.training
     again = packed.unpack(torch.float32)
-    rows = mxfp4.decode(
-        packed.gate_up_blocks, packed.gate_up_scales, torch.float32
-    )  # as gpt-oss stores them
+    # as gpt-oss stores them
+    rows = mxfp4.decode(packed.gate_up_blocks, packed.gate_up_scales, torch.float32)
     assert torch.equal(rows[:, 0::2], again.gate)
     assert torch.equal(rows[:, 1::2], again.up)
     for name in ("gate", "up", "down"):
