@@ -44,8 +44,6 @@ _OF_A_DIFFERENCE = 2.0**-50
 _RESERVE = 8
 """The factor by which rounding may exceed the measured one, where no bound is small enough."""
 
-Verdict = Literal["holds", "fails", "undecided"]
-RestsOn = Literal["every sequence", "the bound", "samples"]
 Example = tuple[tuple[Value, ...], int, Value, float]
 """A sequence, a position in it, the value expected there, and the computed number."""
 
@@ -91,8 +89,8 @@ class ProgramCertificate:
     """
 
     subject: Subject
-    verdict: Verdict
-    rests_on: RestsOn
+    verdict: Literal["holds", "fails", "undecided"]
+    rests_on: Literal["every sequence", "the bound", "samples"]
     dtype: str
     vocabulary: tuple[Value, ...]
     max_len: int
@@ -252,18 +250,19 @@ def verify_program(
         raise RuntimeError(
             f"an error of {largest}, above the bound of {bound}: the checker is wrong"
         )
-    all_run = done == different
-    rests_on: RestsOn = "every sequence" if all_run else "samples"
-    verdict: Verdict = "undecided"
+    rests_on: Literal["every sequence", "the bound", "samples"] = "samples"
+    if done == different:
+        rests_on = "every sequence"
+    verdict: Literal["holds", "fails", "undecided"] = "undecided"
     if judge.example is not None:
         verdict = "fails"
     elif bound < allowed:
         verdict = "holds"
-        if not all_run:
+        if done < different:
             rests_on = "the bound"
-    elif all_run and judge.decided:
+    elif done == different and judge.decided:
         verdict = "holds"
-    elif all_run:
+    elif done == different:
         reason = "outputs so near what is allowed that rounding decides"
     elif not reason:
         reason = "the bound is above what is allowed"

@@ -1123,7 +1123,11 @@ class _Checker:
             self.watch()
         if not query_occurs.any():
             raise Undecided("queries without a value")
-        ends[0] = np.where(ends[1] > -np.inf, ends[0], -np.inf)
+        ends[0] = np.where(
+            ends[1] > -np.inf,
+            ends[0],
+            -np.inf,
+        )
         return ends[:, query_occurs]
 
     def on_grid(
@@ -1190,50 +1194,14 @@ class _Checker:
             unit_down = down.weight[:, units]
             additions.append(self.lookup(x, unit_up, off[units], unit_down, claim))
             self.watch(x)
-        unclaimed = np.flatnonzero(~claimed & down.weight.any(0)).tolist()
-        stream_map, added = self.unclaimed(unclaimed, up, down, self.size(x), off, active, added)
-        carried = self.linear(x, stream_map, executed=False)
-        total = reduce(self.add, additions)
-        return self.add(
-            carried,
-            Form(
-                tables=total.tables,
-                constant=total.constant,
-                radius=_up(total.radius + added),
-            ),
-        )
-
-    def unclaimed(
-        self,
-        units: Sequence[int],
-        up: Affine,
-        down: Affine,
-        sizes: Array,
-        off: Array,
-        active: Array,
-        added: Array,
-    ) -> tuple[Affine, Array]:
-        """Return the effect of units without a claim on the stream.
-
-        Two units that are the negative of each other are linear together. Any other unit adds to
-        the error.
-
-        Args:
-            sizes: The largest absolute values of the stream.
-            off: The rounding of the units' inputs.
-            active: The largest absolute values of the units.
-            added: The error of the network's output so far.
-
-        Returns:
-            The linear map of the stream together with the pairs, and the error of the output.
-        """
-        dim = len(sizes)
-        keep = np.eye(dim)
-        linear = np.zeros(dim)
-        terms = np.zeros(dim)
+        keep = np.eye(len(x.constant))
+        linear = np.zeros(len(x.constant))
+        sizes = self.size(x)
+        terms = np.zeros(len(x.constant))
         pairs = 0
         waiting: dict[bytes, list[int]] = {}
-        for unit in units:
+        for unit in np.flatnonzero(~claimed & down.weight.any(0)).tolist():
+            # Two units that are the negative of each other are linear together.
             whole = np.concatenate([up.weight[unit], up.bias[[unit]], down.weight[:, unit]]) + 0.0
             negatives = waiting.get((0.0 - whole).tobytes())
             if not negatives:
@@ -1250,7 +1218,16 @@ class _Checker:
             added = added + np.abs(down.weight[:, unit]) * active[unit]
         # Terms may cancel in ``keep`` and ``linear``.
         added = added + np.where(terms > 0, _float64_rounding(terms + sizes, pairs), 0)
-        return Affine(keep, linear), added
+        carried = self.linear(x, Affine(keep, linear), executed=False)
+        total = reduce(self.add, additions)
+        return self.add(
+            carried,
+            Form(
+                tables=total.tables,
+                constant=total.constant,
+                radius=_up(total.radius + added),
+            ),
+        )
 
     def lookup(self, x: Form, up: Affine, off: Array, down: Array, claim: LookupClaim) -> Form:
         """Return what the units of a claim add to the stream.

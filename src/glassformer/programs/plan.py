@@ -717,7 +717,11 @@ def _squares(
             labels = numbers
     middle = round((labels.min() + labels.max()) / 2)
     labels = labels - middle
-    a = np.where(places >= 0, labels[places], labels.min() - 1)
+    a = np.where(
+        places >= 0,
+        labels[places],
+        labels.min() - 1,
+    )
     b = np.where(held, labels[of_keys], labels.max() + 1)
     if not held.all() and alone:
         # Use the keys' numbers for all keys, if other keys are far enough from every label.
