@@ -184,9 +184,9 @@ def _broken(words: Sequence[str], width: float) -> list[Line]:
         size = max(_width(text) + 2 * _PAD, _width(text) * _HINTED + _PAD)
         if lines[-1] and left + size > width:
             lines.append([])
-            at = 0.0
-        lines[-1].append((number, text, at, size))
-        at += size + _SPACE
+            left = 0.0
+        lines[-1].append((number, text, left, size))
+        left += size + _SPACE
     return lines
 
 
