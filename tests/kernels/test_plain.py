@@ -36,7 +36,7 @@ def test_no_fast_form_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (rms_norm, "native_library"),
         (swiglu, "native_library"),
-        (rotation, "_turned"),
+        (rotation, "_rotated"),
     ):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("a fast form ran"))
     x = torch.randn(2, 3, 4, 8, requires_grad=True)
