@@ -54,14 +54,12 @@ from glassformer.course.checking import (
     SECONDS,
     Exercise,
     Lesson,
-    TooLong,
     ValuesAlone,
     Verdict,
     answer_data,
     compared,
     exercises,
     outcome,
-    time_limit,
 )
 from glassformer.course.exercises.hand_designed import tasks
 from glassformer.course.lessons import (
@@ -75,6 +73,7 @@ from glassformer.course.lessons import (
 )
 from glassformer.handcraft.single_head import HeadWeights
 from glassformer.handcraft.verification import verify
+from glassformer.processor_time import ProcessorLimit, TooLong
 
 MOST_CPU_SECONDS = 120.0
 NUMBERS = 10, 100
@@ -347,7 +346,7 @@ def judged(
     """
     refused: dict[str, Any] = dict.fromkeys(JUDGES)
     try:
-        with time_limit(SECONDS):
+        with ProcessorLimit(SECONDS):
             submitted = answer(wrong.lab, wrong.exercise, text=wrong.text)
     except Exception as error:
         print(repr(error))
@@ -361,7 +360,7 @@ def judged(
         if "no result within" in str(error):
             raise TooLong from error
         refused["check"] = True
-    with time_limit(6 * SECONDS):
+    with ProcessorLimit(6 * SECONDS):
         if drawn:
             try:
                 data = (
