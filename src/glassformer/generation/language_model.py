@@ -88,11 +88,11 @@ class LanguageModel:
             special: Read names of special tokens in ``text`` as these tokens.
 
         Returns:
-            For a text, tokens ``[1, position]``. For a list, ``{"tokens": tokens, "key_padding":
-            real}``, both ``[text, position]``, padded on the left. ``key_padding`` is True where a
-            token is real, as ``attention_mask`` of transformers, the opposite of
-            ``key_padding_mask`` of PyTorch. Pass the result as ``lm(batch)``, as
-            ``lm.model(**batch)``, and to sweeps and lenses in the place of tokens.
+            For a text, tokens ``[1, position]``. For a list, a dictionary of ``tokens`` and
+            ``key_padding``, both ``[text, position]``, padded on the left. ``key_padding`` is True
+            where a token is real, like ``attention_mask`` of transformers and the opposite of
+            ``key_padding_mask`` of PyTorch. Pass the dictionary as ``lm(batch)`` or
+            ``lm.model(**batch)``, and to sweeps and lenses in place of tokens.
 
         Example:
             >>> batch = lm.tokens(["a", "longer text"])  # doctest: +SKIP
