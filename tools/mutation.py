@@ -651,6 +651,7 @@ class Campaign:
     def pytest_runtestloop(self, session: Any) -> bool:
         for mutant in self.mutants:
             importlib.import_module(mutant.module.removesuffix(".__init__"))
+        gc.unfreeze()  # get_objects() leaves out what the tests' set-up has frozen
         functions = [thing for thing in gc.get_objects() if isinstance(thing, types.FunctionType)]
         gc.collect()
         gc.freeze()
