@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from glassformer.config import Config, Positive, Probability, Size, config
-from glassformer.errors import require
+from glassformer.errors import InputError
 from refusals import refused
 
 pytestmark = pytest.mark.usefixtures("without_type_checks")
@@ -33,12 +33,8 @@ class Outer(Config):
 
     def __post_init__(self) -> None:
         heads = self.heads
-        require(
-            heads is None or self.width % heads == 0,
-            f"heads = {heads}",
-            "a divisor of width",
-            "Change heads.",
-        )
+        if heads is not None and self.width % heads != 0:
+            raise InputError(f"heads = {heads}", "a divisor of width", "Change heads.")
 
 
 @pytest.mark.parametrize("made", [Outer("a"), Outer("b", 6, 1, 0.5, True, 3, Inner(3), (0, 2))])

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from glassformer.errors import CheckpointError, InputError, first_line, require, require_positive
+from glassformer.errors import CheckpointError, InputError, first_line, require_positive
 from refusals import refused
 
 
@@ -30,12 +30,6 @@ def test_it_survives_the_way_to_another_process() -> None:
         assert type(copy) is kind
         assert isinstance(copy, InputError)
     assert (copy.got, copy.expected, copy.fix, str(copy)) == ("a", "b", "c", str(error))
-
-
-def test_require_raises_only_when_the_condition_fails() -> None:
-    require(True, "a", "b", "c")
-    with refused("^a$", expected="^b$", fix="^c$"):
-        require(False, "a", "b", "c")
 
 
 def test_require_positive_names_the_first_size_at_fault() -> None:

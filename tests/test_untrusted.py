@@ -11,8 +11,7 @@ from glassformer.data.released_tokenizer import read_tokenizer
 from glassformer.data.sentiment import read_table
 from glassformer.data.subword import load_subwords
 from glassformer.data.tokenizer import WordTokenizer
-from glassformer.errors import require
-from glassformer.programs.saved import is_program_file
+from glassformer.programs.saved import is_program_file, load_program
 from glassformer.text import short, shown
 from glassformer.training import load_weights
 from glassformer.training.metrics import read_records
@@ -121,11 +120,12 @@ def test_texts_and_tokenizers(kind: str, tmp_path: Path) -> None:
         "tokenizer.json": load_subwords,
         "other.json": read_tokenizer,
         "table.csv": read_table,
-        "program.json": lambda path: require(is_program_file(path), "", "", ""),
+        "program.json": load_program,
     }.items():
         special(kind, tmp_path / name)
         with refused():
             read(tmp_path / name)
+    assert not is_program_file(tmp_path / "program.json")
 
 
 def test_a_run_whose_configuration_is_nested_deeply(tmp_path: Path) -> None:

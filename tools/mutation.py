@@ -132,8 +132,8 @@ COMPARISONS: dict[type, tuple[type, ...]] = {
     ast.In: (ast.NotIn,),
     ast.NotIn: (ast.In,),
 }
-# Calls whose arguments are texts for people; of the first one, the arguments after the condition.
-MESSAGES = {"require", "InputError", "CheckpointError", "warn", "print", "cast", "TypeVar"}
+# Calls whose arguments are texts for people.
+MESSAGES = {"InputError", "CheckpointError", "warn", "print", "cast", "TypeVar"}
 
 
 def changed(node: ast.AST, **fields: Any) -> ast.AST:
@@ -254,9 +254,7 @@ class Finder(ast.NodeVisitor):
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None: ...
 
     def visit_Call(self, node: ast.Call) -> None:
-        if name_of(node.func) == "require":
-            self.visit(node.args[0])
-        elif name_of(node.func) not in MESSAGES:
+        if name_of(node.func) not in MESSAGES:
             self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> None:

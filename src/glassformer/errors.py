@@ -80,12 +80,6 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
-def require(condition: bool, got: str, expected: str, fix: str) -> None:
-    """Raise :class:`InputError` unless ``condition`` holds."""
-    if not condition:
-        raise InputError(got, expected, fix)
-
-
 def require_positive(**sizes: int) -> None:
     """Refuse ``sizes`` that are not whole numbers of at least 1."""
     for name, size in sizes.items():

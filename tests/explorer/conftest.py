@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.errors import require
+from glassformer.errors import InputError
 from glassformer.explorer.backend import Backend
 from glassformer.explorer.loading import codecs
 from glassformer.explorer.loading.loaded_model import (
@@ -97,12 +97,14 @@ def encoder_decoder_model(source_positions: Positions = "none") -> LoadedEncoder
     )
 
     def source(units: Any) -> torch.Tensor:
-        require(0 < len(units) <= 16, f"{len(units)} numbers", "1 to 16", "Take less.")
+        if not 0 < len(units) <= 16:
+            raise InputError(f"{len(units)} numbers", "1 to 16", "Take less.")
         return torch.tensor([[1 + number for each in units for number in one(each)]])
 
     def one(unit: str) -> list[int]:
         found = numbers(unit)
-        require(len(found) == 1, f"{unit[:40]!r}", "one number", "Type another.")
+        if len(found) != 1:
+            raise InputError(f"{unit[:40]!r}", "one number", "Type another.")
         return found
 
     name = "lookup" if source_positions == "none" else "ordered"
