@@ -56,7 +56,7 @@ from glassformer.course import lesson
 from glassformer.course.exercises.gpt_oss import puzzle, recurrence
 from glassformer.labs.wording import at_most, below, standard_error
 
-# faster for networks this small, and the same numbers in every run on one machine
+# One thread: faster for networks this small, and the same numbers in every run on one machine.
 torch.set_num_threads(1)
 check = lesson("gpt_oss")
 
@@ -512,8 +512,8 @@ for kv_heads in (4, 2, 1):
     layer = GroupedQueryAttention(64, 4, 16, kv_heads)
     numbers = sum(weight.numel() for weight in layer.parameters())
     print(
-        f"{kv_heads} key-value heads: {numbers:6,} weights, {2 * kv_heads * 16:4} numbers of a "
-        "token in a cache"
+        f"{kv_heads} key-value heads: {numbers:6,} weights, "
+        f"{2 * kv_heads * 16:4} numbers of a token in a cache"
     )
 
 # %% [markdown]
@@ -729,9 +729,7 @@ print("and softmax first:", by_hand.softmax(0)[:2].numpy().round(4))
 
 # %% nbgrader={"grade": false, "grade_id": "mixture", "locked": false, "schema_version": 3, "solution": true}
 class MixtureOfExperts(nn.Module):
-    """Several SwiGLU networks, of which each token of ``x`` [batch, position, hidden_dim] passes
-    through ``top_k``.
-    """
+    """SwiGLU networks; each token of ``x`` [batch, position, hidden_dim] uses ``top_k``."""
 
     def __init__(
         self, hidden_dim: int, inner_dim: int, num_experts: int = 8, top_k: int = 2
@@ -839,9 +837,7 @@ check("block", TransformerBlock)
 
 # %% nbgrader={"grade": false, "grade_id": "transformer", "locked": false, "schema_version": 3, "solution": true}
 class Transformer(nn.Module):
-    """Logits [batch, position, vocab_size] of the token after each position, from tokens [batch,
-    position].
-    """
+    """From tokens [batch, position] to logits [batch, position, vocab_size] of the next token."""
 
     def __init__(
         self,
@@ -968,8 +964,9 @@ def train(
     eval_fn: Callable[[int, nn.Module], object],
     num_epochs: int,
 ) -> list[float]:
-    """Minimise the mean cross-entropy of the next tokens, one update a batch; returns each epoch's
-    mean loss.
+    """Minimise the mean cross-entropy of the next tokens, one update a batch.
+
+    Returns the mean loss of each epoch.
     """
     means = []
     eval_fn(0, model)
@@ -1116,9 +1113,7 @@ print("after token 1:", *generate(model, torch.tensor([[1]]), 10)[0].tolist())
 # %% nbgrader={"grade": false, "grade_id": "nucleus", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def get_dist_after_with_temp_and_topp(model_logits: Tensor, top_p: float, t: float) -> Tensor:
-    """Probabilities after temperature ``t`` and nucleus ``top_p``, of the shape of ``model_logits``
-    [..., vocab_size].
-    """
+    """Probabilities [..., vocab_size] after temperature ``t`` and nucleus ``top_p``."""
     ### BEGIN SOLUTION
     probabilities = (model_logits / t).softmax(dim=-1)
     ranked, order = probabilities.sort(dim=-1, descending=True)
@@ -1133,9 +1128,7 @@ def get_dist_after_with_temp_and_topp(model_logits: Tensor, top_p: float, t: flo
 
 @torch.no_grad()
 def token_choice_adv(model_logits: Tensor, top_p: float, t: float) -> Tensor:
-    """A token of the last position, drawn from :func:`get_dist_after_with_temp_and_topp`, [batch,
-    1].
-    """
+    """Draw tokens [batch, 1] by :func:`get_dist_after_with_temp_and_topp` at the last position."""
     last = get_dist_after_with_temp_and_topp(model_logits[:, -1:], top_p, t)
     return torch.distributions.Categorical(probs=last).sample()
 
@@ -1468,19 +1461,18 @@ else:
         tokens = smollm2.tokens(text)
         with torch.no_grad(), capture(smollm2.model) as seen:
             logits.append(smollm2.model(tokens)[:, -1:])
-        # layer, head, query
+        # Axes: layer, head, query.
         layers = torch.stack([weights[0, :, 4:, 0] for weights in seen.weights.values()])
         rests.append(torch.cat([layers.mean((1, 2)), (layers.mean(2) > 0.5).float().mean()[None]]))
     rests = torch.stack(rests)
     print("SmolLM2, share on the first token: all heads", interval(rests[:, :-1].mean(1)), end="; ")
     print(
-        f"layer 0 {interval(rests[:, 0])}, layer 15 {interval(rests[:, 15])}; heads above one "
-        f"half {interval(rests[:, -1])}"
+        f"layer 0 {interval(rests[:, 0])}, layer 15 {interval(rests[:, 15])}; "
+        f"heads above one half {interval(rests[:, -1])}"
     )
     for top_p, t in ((0.9, 1.0), (0.9, 0.5), (0.9, 1.5)):
-        shares = torch.cat([get_dist_after_with_temp_and_topp(each, top_p, t) for each in logits])[
-            :, 0
-        ]
+        shares = torch.cat([get_dist_after_with_temp_and_topp(each, top_p, t) for each in logits])
+        shares = shares[:, 0]
         best, order = shares[0].topk(3)
         after = ", ".join(f"{smollm2.strings(order)[i]!r} {best[i]:.2f}" for i in range(3))
         print(

@@ -63,7 +63,7 @@ from glassformer.handcraft import TASKS, HeadWeights, NumpyHead, verify
 from glassformer.labs.hand_designed import set_random_seed
 from glassformer.labs.wording import at_least, below
 
-# faster for networks this small, and the same numbers in every run on one machine
+# One thread: faster for networks this small, and the same numbers in every run on one machine.
 torch.set_num_threads(1)
 check = lesson("hand_designed")
 task = tasks(check.seed)
@@ -273,18 +273,16 @@ check("rescale", rescale)
 
 # %% tags=["hide-input"] jupyter={"source_hidden": true}
 def vectors(name, numbers):
-    """A sequence of a task's letters, given by their numbers: as vectors, and as names of the
-    positions.
-    """
+    """Vectors of a sequence of a task's letters, given by their numbers, and its positions' names."""
     space = task[name].space
-    return space.one_hot(space.block([np.array(numbers)]))[0], ["CLS"] * space.has_cls + list(
-        space.decode(numbers)
-    )
+    names = ["CLS"] * space.has_cls + list(space.decode(numbers))
+    return space.one_hot(space.block([np.array(numbers)]))[0], names
 
 
 def panels(name, heads, numbers):
-    """Eight panels for each head; matrices are drawn transposed. Titles give the numbers that white
-    and dark red mean.
+    """Eight panels for each head, with transposed matrices.
+
+    Titles give the numbers that white and dark red mean.
     """
     x, names = vectors(name, numbers)
     _, axes = plt.subplots(len(heads), 8, figsize=(15, 2.9 * len(heads)), layout="constrained")
@@ -377,8 +375,8 @@ check("sharpness", sharpness)
 # %%
 for error in (1e-3, 1e-6, 1e-9):
     print(
-        f"error {error:g}: sharpness {sharpness(6, error)} for 6 keys, {sharpness(64, error)} for "
-        "64"
+        f"error {error:g}: sharpness {sharpness(6, error)} for 6 keys, "
+        f"{sharpness(64, error)} for 64"
     )
 
 # %% [markdown]
@@ -585,15 +583,14 @@ check("change-of-basis", change_of_basis)
 
 # %%
 def cosine(first, second):
-    """Of the entries of two matrices: 1 if they are multiples of one another, 0 if they have
-    nothing in common.
-    """
+    """Cosine of two matrices' entries: 1 for positive multiples, 0 for nothing in common."""
     return float((first * second).sum() / np.sqrt((first**2).sum() * (second**2).sum()))
 
 
 def scores(head):
-    """Scores of all letters (rows: queries) with all letters, less each row's mean, which the
-    softmax ignores.
+    """Scores of all letters (rows: queries) with all letters, less each row's mean.
+
+    The softmax ignores this mean.
     """
     table = head.Qm @ head.Km.T / np.sqrt(head.qk_dim)
     return table - table.mean(axis=1, keepdims=True)
@@ -909,8 +906,9 @@ plt.show()
 
 # %% tags=["hide-input"] jupyter={"source_hidden": true}
 def spent(head):
-    """The mean attention of letters on CLS, on themselves, on other occurrences and on other
-    letters, by target.
+    """The mean attention of letters, by target.
+
+    It is on CLS, on themselves, on other occurrences and on other letters.
     """
     cases = both.all_cases
     found = {sign: np.zeros(4) for sign in (1, -1)}
@@ -918,11 +916,8 @@ def spent(head):
     for tokens, counted, target in zip(
         cases.block.tokens, cases.counted, cases.target[..., 0], strict=True
     ):
-        weights = (
-            NumpyHead(head)
-            .trace(both.space.one_hot(both.space.block([tokens[counted]]))[0])
-            .weights
-        )
+        x = both.space.one_hot(both.space.block([tokens[counted]]))[0]
+        weights = NumpyHead(head).trace(x).weights
         for i in np.flatnonzero(counted):
             others = np.flatnonzero(counted & (tokens == tokens[i]))
             same = weights[i, others[others != i]].sum()
@@ -985,8 +980,8 @@ print(
     f"{found.num_possible:.2g} sequences"
 )
 print(
-    f"margin at least {at_least(found.margin, 1)}; no output is off by more than "
-    f"{below(found.bound)}"
+    f"margin at least {at_least(found.margin, 1)}; "
+    f"no output is off by more than {below(found.bound)}"
 )
 
 # %% [markdown]
@@ -1002,9 +997,8 @@ print(
 unique = TASKS["unique"]()
 whole = design(unique).weights
 Qm = whole.Qm.copy()
-Qm[4 + 3] = (
-    0  # rows: A, B, C, CLS, then the positions: that of CLS is 0, that of the third letter 3
-)
+# Rows: A, B, C, CLS, then the positions: that of CLS is 0, that of the third letter 3.
+Qm[4 + 3] = 0
 failure = verify(HeadWeights(whole.Km, Qm, whole.Vm, whole.pos), unique).counterexample
 print(
     f"letter {failure.position + 1} of {failure.sequence}: {failure.output[0]:+.0f} instead of "

@@ -58,10 +58,8 @@ scores = head_scores(model, repeated)
 for kind in ("previous", "induction"):
     for layer, head, score in scores.top(kind, 2):
         print(f"{kind:<10} head {layer}.{head}: {score:.2f}")
-(first_layer, first, _), (second_layer, second, _) = (
-    scores.top("previous", 1)[0],
-    scores.top("induction", 1)[0],
-)
+first_layer, first, _ = scores.top("previous", 1)[0]
+second_layer, second, _ = scores.top("induction", 1)[0]
 
 # %% [markdown]
 # ## Remove heads
@@ -143,9 +141,8 @@ print(verify_induction(by_hand, LETTERS, limit=1000))
 
 # %% [markdown]
 # Both models by their circuits, as shares of tokens. *Copies*: the head raises the logit of the
-# token that it reads
-# most. *Matches*: a query scores its own token highest where keys are read through what the first
-# head has written, and *directly* where they are not.
+# token that it reads most. *Matches*: a query scores its own token highest where keys are read
+# through what the first head has written, and *directly* where they are not.
 
 
 # %%

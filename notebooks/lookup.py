@@ -76,7 +76,7 @@ from glassformer.labs.wording import below
 from glassformer.training.classification import wilson
 from glassformer.training.in_context_lookup import answers, train_in_context
 
-# faster for networks this small, and the same numbers in every run on one machine
+# One thread: faster for networks this small, and the same numbers in every run on one machine.
 torch.set_num_threads(1)
 check = lesson("lookup")
 KEYS, VALUES = draw_bag(check.seed)
@@ -151,9 +151,7 @@ for shown in data[:4]:
 
 # %% nbgrader={"grade": false, "grade_id": "dataset", "locked": false, "schema_version": 3, "solution": true}
 class LookupDataset(Dataset):
-    """Items (enc_input, dec_input, dec_target) of examples as ``generate_synthetic_data`` makes
-    them.
-    """
+    """Items (enc_input, dec_input, dec_target) of ``generate_synthetic_data``'s examples."""
 
     def __init__(self, examples):
         self.examples = examples
@@ -224,9 +222,8 @@ train_loader = loader(train_data, shuffle=True)
 val_loader = loader(val_data)
 test_loader = loader(test_data)
 seen = {tuple(example["enc_input"].tolist()) for example in train_data}
-repeated = sum(tuple(example["enc_input"].tolist()) in seen for example in test_data) / len(
-    test_data
-)
+repeated = sum(tuple(example["enc_input"].tolist()) in seen for example in test_data)
+repeated /= len(test_data)
 print(
     f"{len(train_data)} examples for training, {len(val_data)} for validation, {len(test_data)} "
     "for the test"
@@ -236,8 +233,8 @@ print(
     f"{len(FACT_PAIRS) * math.factorial(4)} contexts"
 )
 print(
-    f"in training: {len(seen)} different ones; {repeated:.0%} of the test examples repeat one of "
-    "them"
+    f"in training: {len(seen)} different ones; "
+    f"{repeated:.0%} of the test examples repeat one of them"
 )
 
 # %% [markdown]
@@ -326,9 +323,7 @@ print(
 
 # %% nbgrader={"grade": false, "grade_id": "heads", "locked": false, "schema_version": 3, "solution": true}
 class MultiHeadAttention(nn.Module):
-    """Attention of several heads, ``forward(x, source, mask)``: from positions of x to positions of
-    source.
-    """
+    """Attention of several heads in ``forward(x, source, mask)``, from x to source."""
 
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -893,8 +888,8 @@ for name, watched in (("no positions in the encoder", model), ("control, with po
     largest, changed = scrambling_test(written, contexts)
     tokens = len(contexts) * math.factorial(5) * 2
     print(
-        f"{name}: a logit changes by up to {below(largest)}, {changed:,} of {tokens:,} tokens "
-        "change"
+        f"{name}: a logit changes by up to {below(largest)}, "
+        f"{changed:,} of {tokens:,} tokens change"
     )
 
 # %% [markdown]
@@ -923,9 +918,7 @@ for name, watched in (("no positions in the encoder", model), ("control, with po
 # %% nbgrader={"grade": false, "grade_id": "hook", "locked": false, "schema_version": 3, "solution": true}
 @torch.no_grad()
 def cross_attention_weights(model, enc_input, dec_input):
-    """The weights [batch, head, decoder token, encoder token] of the last decoder layer's
-    cross-attention.
-    """
+    """Weights [batch, head, decoder token, encoder token] of the last cross-attention."""
     ### BEGIN SOLUTION
     found = []
     attention = model.decoder.layers[-1].cross_attention
@@ -1027,8 +1020,7 @@ print("keys", KEYS, "values", VALUES)
 
 # %% nbgrader={"grade": false, "grade_id": "bag", "locked": false, "schema_version": 3, "solution": true}
 def same_bag():
-    """All contexts with this bag, and the largest share of them in which one answer for the first
-    key is right.
+    """All contexts with this bag, and the largest share of them with one value of the first key.
 
     Returns {"contexts": [a dictionary from key to value, ...], "share": a number}.
     """
@@ -1060,11 +1052,9 @@ for recipe, split in ((shortened(SLOTS), "unseen"), (shortened(BAG), "all")):
         facts = sample(recipe.data, asked, seed=99, split=split, num_facts=count)
         share = float((answers(reader, facts, recipe) == facts.answer).double().mean())
         low, high = wilson(share, asked)
-        limit = (
-            f", a bag's limit {bag_ceiling(recipe.data, count):.4f}"
-            if recipe.encoding == "bag"
-            else ""
-        )
+        limit = ""
+        if recipe.encoding == "bag":
+            limit = f", a bag's limit {bag_ceiling(recipe.data, count):.4f}"
         print(
             f"{recipe.encoding:5} {count:2} facts: {share:.3f} right (95 %: {low:.3f} to "
             f"{high:.3f}){limit}"

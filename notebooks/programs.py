@@ -192,8 +192,9 @@ verify_program(stored).verdict
 
 # %% [markdown]
 # On the command line: `glassformer program mine.py --run-python --verify --out model.json`,
-# `glassformer program model.json abacab`, and `glassformer explore model.json`. `gf.explore(model,
-# "abacab").serve()` opens the page with the program's graph, and everything above while you type.
+# `glassformer program model.json abacab`, and `glassformer explore model.json`.
+# `gf.explore(model, "abacab").serve()` opens the page with the program's graph, and everything
+# above while you type.
 
 # %% [markdown]
 # ## Weights by hand: an adder of 78 parameters
@@ -257,7 +258,7 @@ def build_adder() -> Adder:
     attention.output.weight[0, 0] = 3 / 9.5  # times the first head's mean of three
     attention.output.weight[0, 4] = 2.0  # times the second head's mean of two
     attention.key.bias[1] = 1.0
-    # the scores of these keys are 30 above all others
+    # The scores of these keys are 30 above all others.
     sharpness = 30 / (1 - math.cos(2 * math.pi / 11))
     for head, distance in enumerate((0, 10)):
         angle = -2 * math.pi * distance / 11
@@ -285,9 +286,7 @@ print(f"{num_parameters} parameters, zeros among them")
 
 # %%
 def addition_texts(pairs):
-    """The text `0 a 0 b 0` of each pair with the digits of the sum after it, the lowest digits
-    first.
-    """
+    """The text `0 a 0 b 0` of each pair, then the digits of the sum, the lowest digits first."""
     zero = np.zeros((len(pairs), 1), dtype=np.int64)
     a = pairs[:, [0]] // 10 ** np.arange(10) % 10
     b = pairs[:, [1]] // 10 ** np.arange(10) % 10
@@ -350,9 +349,7 @@ print(f"{cases.shape[1]:,} cases: z is at most 2 / 19 off")
 # %%
 @torch.no_grad()
 def leak(model) -> float:
-    """The largest difference of what the step reads from z, at any position before a digit of the
-    sum.
-    """
+    """The largest difference of what the step reads from z, before any digit of the sum."""
     double = copy.deepcopy(model).double()
     texts = torch.cat([torch.zeros(1, 33), torch.eye(33)]).long()
     with capture(double, what="residual_between") as seen:
@@ -396,9 +393,7 @@ def gamma(roundings: int) -> float:
 
 @torch.no_grad()
 def rounding(model) -> tuple[float, float]:
-    """How far the stream before the step, and the stream after it, may be from what exact
-    arithmetic gives.
-    """
+    """The largest errors by rounding of the stream before the step, and after it."""
     attention = model.layers[0].attention
     ffn = model.layers[0].ffn
     length = (
@@ -451,10 +446,9 @@ def prove(model) -> tuple[bool, float]:
     wrong = float((x - (z - torch.tensor([0, 0, 10, 10]))).abs().max())
     distance = error + wrong + after
     conditions = [
-        not attention.query.weight.any()
-        and not attention.key.weight.any(),  # attention depends on positions alone
-        not attention.query.bias[0::2].any()
-        and not attention.key.bias[0::2].any(),  # with the period 11 alone
+        # Attention depends on positions alone, with the period 11 alone.
+        not attention.query.weight.any() and not attention.key.weight.any(),
+        not attention.query.bias[0::2].any() and not attention.key.bias[0::2].any(),
         math.isclose(model.rotary.base, (11 / (2 * math.pi)) ** 2),
         torch.allclose(model.embedding.weight[:, 0], per_digit * digits, rtol=2.0**-23, atol=0),
         bool((bends > 9 + error).all() and (bends < 10 - error).all()),
@@ -469,8 +463,8 @@ def prove(model) -> tuple[bool, float]:
 holds, distance = prove(adder)
 assert holds
 print(
-    f"addition HOLDS for all {10**20:.0e} pairs: x is at most {rounded_up(distance, 3)} away from "
-    "the digit"
+    f"addition HOLDS for all {10**20:.0e} pairs: "
+    f"x is at most {rounded_up(distance, 3)} away from the digit"
 )
 
 # %% [markdown]

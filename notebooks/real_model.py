@@ -102,8 +102,8 @@ with capture(model, what="heads") as seen:
     model(others)
 means = [values.mean(0, keepdim=True) for values in seen.last("heads").values()]
 print(
-    f"{len(texts)} texts, mean difference of the logits {swept.clean:.2f}\n\nhead   zero   mean  "
-    "direct"
+    f"{len(texts)} texts, mean difference of the logits {swept.clean:.2f}\n\n"
+    "head   zero   mean  direct"
 )
 for at in swept.effects.flatten().abs().argsort(descending=True)[:10].tolist():
     layer, head = divmod(at, 9)
@@ -196,7 +196,7 @@ first_values = []
 for words in first_words:
     with capture(model, what=("weights", "residual", "v")) as seen:
         model(lm.tokens(words + rest))
-    # layer, token, the values of all heads
+    # Axes: layer, token, the values of all heads.
     values = seen.stack("v")[:, 0].transpose(1, 2).flatten(2)
     shares.append(torch.stack([weights[0, :, 1:, 0].mean() for weights in seen.weights.values()]))
     for sizes, vectors in ((stream_sizes, seen.stack("residual")[:, 0]), (value_sizes, values)):
@@ -206,7 +206,7 @@ for words in first_words:
 shares, stream_sizes, value_sizes = (
     torch.stack(rows).mean(0) for rows in (shares, stream_sizes, value_sizes)
 )
-# layer, text, width
+# Axes: layer, text, width.
 units = torch.nn.functional.normalize(torch.stack(first_values, dim=1), dim=-1)
 cosines = (units @ units.mT).amin(dim=(1, 2))
 print("layer  attention  stream  value  smallest cosine")
@@ -219,9 +219,9 @@ for layer in (0, 5, 11, 15, 20, 25, 29):
 # %% [markdown]
 # In the four late layers of the table the first token receives more than half of the attention. Its
 # stream is several times as large as the median or more, and yet its value vectors are smaller than
-# the median and point nearly the same
-# way in all six texts: what is read there says little about the text. Such a head is often said to
-# be at rest; what it would do without the first token was not measured here.
+# the median and point nearly the same way in all six texts: what is read there says little about
+# the text. Such a head is often said to be at rest; what it would do without the first token was
+# not measured here.
 
 
 # %% [markdown]

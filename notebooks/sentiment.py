@@ -55,7 +55,7 @@ from glassformer.data.tokenizer import split_words
 
 check = lesson("sentiment")
 torch.manual_seed(42)
-# faster for networks this small, and the same numbers in every run on one machine
+# One thread: faster for networks this small, and the same numbers in every run on one machine.
 torch.set_num_threads(1)
 
 # %% tags=["hide-input"] jupyter={"source_hidden": true}
@@ -375,7 +375,7 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.d_model = d_model
-        # so that tokens are about as large as positions
+        # So that tokens are about as large as positions.
         nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -406,7 +406,7 @@ check("embeddings", TransformerEmbeddings)
 # %%
 torch.manual_seed(0)
 layer = TransformerEmbeddings(vocab_size=100, d_model=64).eval()
-# <CLS>, three words of which two are equal, <UNK>, padding
+# <CLS>, three words of which two are equal, <UNK>, padding.
 input_ids = torch.tensor([[2, 10, 5, 10, 1, 0, 0]])
 with torch.no_grad():
     alone = layer.token_embedding(input_ids)[0]
@@ -778,11 +778,10 @@ def likeness(residual: bool) -> list[float]:
     x = torch.randn(1, 20, 64, generator=torch.Generator().manual_seed(0))
     found = []
     for each in stack:
-        x = (
-            each(x)[0]
-            if residual
-            else each.norm2(each.feed_forward(each.norm1(each.attention(x)[0])))
-        )
+        if residual:
+            x = each(x)[0]
+        else:
+            x = each.norm2(each.feed_forward(each.norm1(each.attention(x)[0])))
         cosines = F.cosine_similarity(x[0, :, None], x[0, None, :], dim=-1)
         found.append(float((cosines.sum() - 20) / (20 * 19)))
     return found
@@ -822,9 +821,7 @@ for residual in (True, False):
 
 # %% nbgrader={"grade": false, "grade_id": "pooling", "locked": false, "schema_version": 3, "solution": true}
 def mean_over_real(x: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """``[batch, width]`` of ``x`` ``[batch, position, width]``; ``real`` is True where a token is
-    real.
-    """
+    """The mean ``[batch, width]`` of ``x`` ``[batch, position, width]`` where ``real`` is True."""
     ### BEGIN SOLUTION
     total = (x * real[..., None]).sum(1)
     return total / real.sum(1, keepdim=True).clamp(min=1)
@@ -987,15 +984,12 @@ def tensors(examples, vocabulary: dict[str, int], max_length: int = 32):
 def judge(model, ids, labels, **options) -> tuple[float, float]:
     """Mean loss in nats, and accuracy in percent."""
     logits, _ = model.eval()(ids, **options)
-    return F.cross_entropy(logits, labels).item(), 100 * (
-        logits.argmax(-1) == labels
-    ).double().mean().item()
+    accuracy = (logits.argmax(-1) == labels).double().mean().item()
+    return F.cross_entropy(logits, labels).item(), 100 * accuracy
 
 
 class SeesPadding(nn.Module):
-    """The model as the course's document computes it: padding is attended to, and is part of the
-    mean.
-    """
+    """The model of the course's document: padding is attended to, and is part of the mean."""
 
     def __init__(self, model):
         super().__init__()
@@ -1008,8 +1002,9 @@ class SeesPadding(nn.Module):
 def train_transformer(
     train, held_out, seed: int = 0, epochs: int = 10, around=None, max_length: int = 32
 ):
-    """A trained model, its vocabulary, and loss and accuracy after each epoch; ``around`` wraps the
-    model.
+    """A trained model, its vocabulary, and loss and accuracy after each epoch.
+
+    ``around`` wraps the model.
     """
     torch.manual_seed(seed)
     vocabulary = build_vocabulary([each.text for each in train], 500)
@@ -1159,9 +1154,7 @@ for text in sentences:
 
 # %% nbgrader={"grade": false, "grade_id": "attention-received", "locked": false, "schema_version": 3, "solution": true}
 def attention_received(weights: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """``[batch, key]`` of ``weights`` ``[batch, head, query, key]``; ``real`` is ``[batch,
-    query]``.
-    """
+    """From ``[batch, head, query, key]`` to ``[batch, key]``; ``real`` is ``[batch, query]``."""
     ### BEGIN SOLUTION
     by_query = weights.mean(1)
     return mean_over_real(by_query, real)
@@ -1278,8 +1271,8 @@ right.set(xlabel="tokens", ylabel="numbers", title="All weights of 8 heads")
 plt.show()
 for d_model, d_ff in ((512, 2048), (64, 256)):
     print(
-        f"d_model {d_model}, d_ff {d_ff}: attention takes more from {overtakes(d_model, d_ff):,} "
-        "tokens on"
+        f"d_model {d_model}, d_ff {d_ff}: "
+        f"attention takes more from {overtakes(d_model, d_ff):,} tokens on"
     )
 
 # %% [markdown]

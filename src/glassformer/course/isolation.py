@@ -148,24 +148,19 @@ def _write_environment(variables: Mapping[str, str]) -> None:
         time.tzset()
 
 
+_DECIMAL_SIZES = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+
+
 def _read_decimal() -> tuple[Any, ...]:
     context = decimal.getcontext()
-    sizes = (
-        context.prec,
-        context.rounding,
-        context.Emin,
-        context.Emax,
-        context.capitals,
-        context.clamp,
-    )
+    sizes = [getattr(context, name) for name in _DECIMAL_SIZES]
     return id(context), context, sizes, dict(context.traps), dict(context.flags)
 
 
 def _write_decimal(values: tuple[Any, ...]) -> None:
     _, context, sizes, traps, flags = values
-    context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp = (
-        sizes
-    )
+    for name, size in zip(_DECIMAL_SIZES, sizes, strict=True):
+        setattr(context, name, size)
     context.traps.update(traps)
     context.flags.update(flags)
     decimal.setcontext(context)

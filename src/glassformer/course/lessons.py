@@ -120,7 +120,7 @@ class Fault:
 def read_faults(
     lab: str, directory: Path = Path(__file__).parent / "faults"
 ) -> dict[str, tuple[Fault, ...]]:
-    """Return the usual faults of each exercise of a lab."""
+    """Return the faults of each exercise of a lab; the default directory has the usual ones."""
     text = (directory / f"{lab}.toml").read_text(encoding="utf-8")
     return {
         exercise: tuple(_fault(row) for row in rows)

@@ -119,6 +119,7 @@ def hand_in(
     notebook_pdf(
         {"cells": [{"cell_type": "markdown", "source": author.heading}]}, author.name, author.day
     )
+    name = notebook["metadata"]["glassformer"]["lab"]
     with ExitStack() as stack:
         try:
             draft = stack.enter_context(new_directory(directory))
@@ -129,7 +130,6 @@ def hand_in(
                 fix="Choose another directory.",
             ) from error
         report = write_report()
-        name = notebook["metadata"]["glassformer"]["lab"]
         executed = _executed(_without_scaffold(notebook), out, f"{name}.ipynb")
         for path in executed.iterdir():
             copyfile(path, draft / path.name)
@@ -199,7 +199,7 @@ def _executed(notebook: dict[str, Any], out: Path, name: str) -> Path:
             )
         return folder
     cells = nbformat.from_dict(notebook)
-    # Without kernel_dirs, an installed kernel could replace the Python that runs this.
+    # Without directories to search: an installed kernel would replace the Python that runs this.
     kernel = AsyncKernelManager(
         kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[])
     )

@@ -109,8 +109,9 @@ def _items(answer: Callable[..., Any], case: Any) -> list[Any]:
     reversed_dataset = answer(case["data"][::-1])
     numbers = range(len(case["data"]))
     items = [tuple(dataset[number]) for number in numbers]
-    again = [tuple(dataset[number]) for number in reversed(numbers)]
-    return [*items, tuple(reversed_dataset[0]), *again]
+    items.append(tuple(reversed_dataset[0]))
+    items += [tuple(dataset[number]) for number in reversed(numbers)]
+    return items
 
 
 def _collate_cases(generator: torch.Generator) -> Iterator[Case]:

@@ -310,6 +310,6 @@ def as_allowed(mask: Tensor) -> Bool[Tensor, "*shape"]:
         raise InputError(
             got="a mask with numbers other than 0 and 1",
             expected="True or 1 where attention is allowed, False or 0 where it is not",
-            fix="Convert a mask that is added to the scores by mask == 0.",
+            fix="Convert a mask that is added to the scores to booleans: mask == 0.",
         )
     return allowed

@@ -28,7 +28,7 @@ def find_data(source: str | None) -> tuple[str, SentimentData]:
               parts. A small model learns them, and none of the other kinds.
             - A file (TSV, CSV or JSONL): a tenth each is split off for validation and test.
             - A directory with files whose names end in train, in dev or validation, and in test,
-              such as ``sst2_train.tsv``. Missing validation and test files are split off.
+              such as ``sst2_train.tsv``. A part without a file is split off.
             - The name of a data set on the Hugging Face hub. If its classes are named pos... and
               neg..., in this order, classes and labels are swapped.
     """
