@@ -1,4 +1,4 @@
-"""Transformers you can see through."""
+"""Load language models, look inside them and change them. Names are loaded on first use."""
 
 from __future__ import annotations
 
