@@ -272,6 +272,7 @@ def test_parts_are_those_of_the_decoder_whatever_their_names(tied: bool, tmp_pat
         assert found.parameters["norms"] == 5 * 2 * 32
         assert found.parameters.get("output", 0) == (0 if tied else 50 * 32)
         assert (found.parameters["others"], found.stored_bytes["others"]) == (0, 4 * 64 * 64)
+        assert found.parameters.keys() == found.stored_bytes.keys()
 
 
 @pytest.mark.parametrize("kind", ["BF16", "F16", "Q8_0"])

@@ -81,3 +81,17 @@ def test_a_directory_called_bytes_gives_no_template(
     (tmp_path / "bytes" / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
     monkeypatch.chdir(tmp_path)
     assert open_model("model", tokenizer="bytes").chat_template is None
+
+
+def test_a_local_directory_of_a_hub_name_is_not_completed_from_the_hub(
+    decoder: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_decoder(decoder, tmp_path / "openai" / "gpt-oss-20b")
+    (tmp_path / "openai" / "gpt-oss-20b" / "model.safetensors").unlink()
+    index = {"weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors"}}
+    index_file = tmp_path / "openai" / "gpt-oss-20b" / "model.safetensors.index.json"
+    index_file.write_text(json.dumps(index))
+    monkeypatch.chdir(tmp_path)
+    for name in ("gpt-oss-20b", "openai/gpt-oss-20b"):
+        with refused("no file .*model-00001-of-00002.safetensors", error=CheckpointError):
+            open_model(name)

@@ -212,8 +212,9 @@ def count_parameters(config: DecoderConfig) -> int:
         smaller = replace(config, num_layers=num_layers, unrotated_layers=())
         return sum(parameter.numel() for parameter in empty_decoder(smaller).parameters())
 
-    one_layer = count(2) - count(1)
-    return count(1) + (config.num_layers - 1) * one_layer
+    one = count(1)
+    two = count(2)
+    return one + (config.num_layers - 1) * (two - one)
 
 
 def require_room(directory: Path, size: int) -> None:
@@ -237,8 +238,7 @@ def require_room(directory: Path, size: int) -> None:
 def require_memory(decoder: Decoder, device: torch.device, directory: Path) -> None:
     """Refuse a decoder that takes more memory than this process may hold.
 
-    The system would end the process without a message. Devices other than the CPU raise their own
-    error.
+    The system would end the process without a message. Other devices raise their own error.
     """
     if device.type != "cpu":
         return
@@ -263,7 +263,10 @@ def available_memory() -> int | None:
 
 def require_no_nan(exponents: Tensor, stored: FileTensor) -> None:
     """Raise :class:`CheckpointError` for packed weights with the exponent 255, which means NaN."""
-    has_no_nan = lambda tensor: bool(tensor.max() < mxfp4.NAN_SCALE)  # noqa: E731
+
+    def has_no_nan(tensor: Tensor) -> bool:
+        return bool(tensor.max() < mxfp4.NAN_SCALE)
+
     require_finite(exponents, stored.name, stored.file, has_no_nan)
 
 

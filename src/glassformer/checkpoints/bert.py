@@ -189,8 +189,9 @@ def save_encoder(encoder: Encoder, directory: Path | str, *, replace: bool = Fal
 
 
 def write_encoder(encoder: Encoder, draft: Path) -> None:
-    """Write the files of an encoder into an existing directory, a draft of
-    :func:`~glassformer.files.new_directory`.
+    """Write the files of an encoder into an existing directory.
+
+    The directory is a draft of :func:`~glassformer.files.new_directory`.
     """
     content = {"model_type": OWN, **dataclasses.asdict(encoder.config)}
     write_text(draft / CONFIG_FILE, json.dumps(content, indent=2) + "\n")

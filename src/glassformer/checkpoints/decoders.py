@@ -254,8 +254,7 @@ def save_decoder(
             first that has exactly its parts, or else our own.
         replace: Replace the directory of another decoder as a whole. It may hold weights,
             configuration and tokenizer, and no other files.
-        shard_bytes: Largest size of a file of weights; a larger model has several files and an
-            index.
+        shard_bytes: Largest size of a file of weights; larger models have an index, too.
         beside: Function that writes other files into the directory.
     """
     if layout not in (None, *LAYOUTS):

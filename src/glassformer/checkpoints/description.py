@@ -142,15 +142,13 @@ def describe(source: Path | str, *, download: bool = True) -> Description:
 
     Args:
         source: Source of :func:`~glassformer.checkpoints.store.open_model`.
-        download: Download the weights of a directory on the hub. Otherwise, their headers are read
-            there.
+        download: Download the weights of a directory on the hub; else, read their headers there.
     """
     model = find_model(source, download=download)
     if isinstance(model, ModelDirectory) and not (model.path / "trainings").is_dir():
         content = read_json(model.path / CONFIG_FILE)
         if content.get("model_type") in (bert.OWN, *bert.FAMILY):
-            files = directory_tensors(model.path, model.repository)
-            return _describe_encoder(model.path, content, files)
+            return _describe_encoder(model, content)
     stored = model.open()
     if stored.family is None:
         family = "glassformer"
@@ -164,17 +162,16 @@ def describe(source: Path | str, *, download: bool = True) -> Description:
     return replace(description, held=_held(stored.decoder))
 
 
-def _describe_encoder(
-    directory: Path, content: Mapping[str, Any], files: Mapping[str, FileTensor]
-) -> Description:
-    with config_errors(directory / CONFIG_FILE):
+def _describe_encoder(model: ModelDirectory, content: Mapping[str, Any]) -> Description:
+    with config_errors(model.path / CONFIG_FILE):
         config = bert.read_encoder_config(content)
+    files = directory_tensors(model.path, model.repository)
     family = "BERT"
     layout = "Hugging Face"
     if content["model_type"] == bert.OWN:
         family = "glassformer"
         layout = "glassformer"
-    return _described(directory, family, layout, config, list(files.items()))
+    return _described(model.path, family, layout, config, list(files.items()))
 
 
 def _held(stored: LazyDecoder) -> int:
@@ -202,8 +199,10 @@ def _described(
     for name, tensor in files:
         part = _part(name, config)
         sizes[part] += tensor.nbytes
+        count = 0
         if _is_weight(name, part, config):
-            parameters[part] += _count(name, tensor)
+            count = _count(name, tensor)
+        parameters[part] += count  # a part without weights is listed, too
     num_files = len({tensor.source for _, tensor in files})
     return Description(
         path,

@@ -48,7 +48,7 @@ def load_gguf(
         dtype: Dtype of expanded weights; None: bfloat16 if all matrices are stored so, but for
             RMSNorms, else float32, since other weights would lose bits.
         device: Device of the decoder.
-        allow_nonfinite: Whether weights may be infinite or NaN, which is an error otherwise.
+        allow_nonfinite: Allow weights that are infinite or NaN, which is an error otherwise.
     """
     if hold not in ("blocks", "dense"):
         raise InputError(

@@ -108,7 +108,7 @@ class GgufFile:
     metadata: Mapping[str, Any]
     """Texts, numbers and booleans; arrays are lists of texts or arrays of NumPy."""
     tensors: Mapping[str, FileTensor]
-    """By name; their kinds are keys of :data:`FLOATS` or of
+    """Tensors by name. Their kinds are keys of :data:`FLOATS` or of
     :data:`~glassformer.kernels.packed.KINDS`.
     """
     files: tuple[WeightFile, ...]
@@ -285,8 +285,8 @@ class _Header:
         if name == "?":
             raise ValueError(f"a value of the unknown type {kind}")
         number = self._numbers(name, 1)[0]
-        # The shortest of all numbers that float32 rounds to this one was meant: 1e-5, not
-        # 9.99999975e-6.
+        # Of all numbers that float32 rounds to this one, the shortest was meant: 1e-5, not
+        # 9.99999975e-6, for example.
         if name == "<f4":
             return float(str(number))
         return number.item()

@@ -31,24 +31,14 @@ from glassformer.layers.options import Linear, Llama3, LongRope, Yarn
 from glassformer.models import Decoder, DecoderConfig
 
 GgufKind = Literal["F32", "F16", "BF16", "Q8_0"]
-"""Formats of matrices; norms, biases, positions and routers are float32, as in files of llama.cpp's
-converter.
-"""
+"""Formats of matrices. Norms, biases, positions and routers are float32, as llama.cpp has them."""
 _NUMBERS = {"F32": 0, "F16": 1, "Q8_0": 8, "BF16": 30}  # of a tensor's kind
 _FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_BYTES = {
-    "F32": (1, 4),
-    "F16": (1, 2),
-    "BF16": (1, 2),
-    "Q8_0": (32, 34),
-}  # weights and bytes of a block
-_VALUES = {
-    "f": (6, "<f4"),
-    "i": (5, "<i4"),
-    "u": (4, "<u4"),
-    "b": (7, "?"),
-}  # of arrays, by NumPy's kind
+# Weights and bytes of a block.
+_BYTES = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q8_0": (32, 34)}
+# Numbers and dtypes of arrays' values, by NumPy's kind.
+_VALUES = {"f": (6, "<f4"), "i": (5, "<i4"), "u": (4, "<u4"), "b": (7, "?")}
 _ALIGNMENT = 32
 _WRITER = "glassformer.writer"
 """The first key, by which a file is recognised that may be replaced."""
@@ -94,8 +84,7 @@ def write_gguf(
             token ids only.
         chat_template: A template in Jinja's language, instead of the tokenizer's.
         sampling: Keys ``general.sampling.*`` of the model's sampling rule, if it has one.
-        overwrite: Replace any file at ``path``. Otherwise, only a file that this function wrote is
-            replaced.
+        overwrite: Replace any file at ``path``; else, only one that this function wrote.
 
     Raises:
         InputError: A decoder with parts that no architecture of GGUF has. The error names those

@@ -61,8 +61,7 @@ class Known:
         file: File in the repository or the package; None: the repository's safetensors.
         nbytes: Size of the file, or of the repository's weights, in bytes.
         sha256: Digest of the file, checked when it is downloaded.
-        packages: Packages with the file, or with one consecutive piece of it each, and its path in
-            them.
+        packages: Packages with the file, or with one consecutive piece each, and its path in them.
     """
 
     licence: str
@@ -327,10 +326,8 @@ def open_model(
         tokenizer: A tokenizer's file; or a GGUF file, a directory, a model on the hub or a short
             name, whose chat template is used too if the model has none; ``"bytes"`` or
             ``"numbers"`` if these are the model's tokens; None: the model's own.
-        allow_nonfinite: Allow weights that are infinite or NaN. Otherwise, reading them is an
-            error.
-        download: Download the weights of a directory on the hub. Otherwise, their headers are read
-            there.
+        allow_nonfinite: Allow weights that are infinite or NaN; else, reading them is an error.
+        download: Download the weights of a directory on the hub; else, read their headers there.
 
     Raises:
         CheckpointError: Files that are damaged, or an architecture that is not known.
@@ -451,7 +448,10 @@ def _find_known(name: str, known: Known, *, download: bool) -> ModelDirectory | 
         raise InputError(f"{name}, whose packages are not installed", names, fix)
     if known.file is None:
         path = find_directory(known.hub, weights=download)
-        return ModelDirectory(path, name, repository=known.hub, short_name=name)
+        # A directory of this name on this machine is no copy: the hub does not complete it.
+        is_local = local_path(known.hub).is_dir()
+        repository = None if is_local else known.hub
+        return ModelDirectory(path, name, repository=repository, short_name=name)
     path = find_file(known.hub, known.file)
     with path.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()

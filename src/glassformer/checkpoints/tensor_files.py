@@ -54,8 +54,7 @@ INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 # Headers of the largest models' files have less than a tenth of this; parsing it takes a second and
 # 200 MiB at most.
 _LONGEST_JSON = 2**22
-# An untrusted file may have tens of thousands of names, and names of megabytes; messages must stay
-# readable.
+# Untrusted files may have tens of thousands of names, and names of megabytes: messages cut these.
 _MOST_FAULTS = 20
 _LONGEST_NAME = 200
 
@@ -411,8 +410,7 @@ def require_finite(
 ) -> Tensor:
     """Return a tensor; raise :class:`CheckpointError` if some of its weights are infinite or NaN.
 
-    ``finite`` checks packed weights. Other numbers are checked in one pass, faster than they are
-    read.
+    ``finite`` checks packed weights. Other numbers are checked in one pass.
     """
     if tensor.is_meta or tensor.numel() == 0:
         return tensor

@@ -319,8 +319,8 @@ class Continuation:
 
     A prompt is read from its start if it does not begin with the last one, under interventions or
     hooks, which may name positions, and if weights have changed. Torch does not count changes of
-    weights through ``.data`` or NumPy, or of a layer's settings: make a new continuation after
-    these.
+    weights through ``.data`` or NumPy, or of a layer's settings. After these, make a new
+    continuation.
 
     The tokens are those of :func:`generate` for the whole prompt, up to rounding.
 
@@ -384,7 +384,7 @@ class Continuation:
         return self._reply(tuple(_whole_numbers(prompt)), most, stop)
 
     def _check_prompt(self, prompt: Sequence[int]) -> None:
-        if len(prompt) <= 0:
+        if len(prompt) == 0:
             raise InputError(
                 got="an empty prompt",
                 expected="at least one token",

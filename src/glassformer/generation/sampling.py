@@ -224,8 +224,7 @@ def _best(
             "Pass the model's output.",
         )
     best, token = logits.max(dim=-1)
-    # NaN wins every comparison in max, so one look at the maxima finds NaN, +inf and rows of -inf
-    # alike.
+    # NaN wins every comparison in max, so that the maxima show NaN, +inf and rows of -inf.
     if torch.isfinite(best).all():
         return best, token
     raise _not_finite(logits, best)

@@ -28,9 +28,7 @@ summary_proj_to_labels summary_type summary_use_proj task_specific_params temper
 tokenizer_class top_k top_p torch_dtype transformers.js_config transformers_version typical_p
 unk_token_id unsloth_fixed unsloth_version use_cache
 """
-"""Fields that change no logits of a decoder in evaluation mode. Nor do fields that begin with an
-underscore.
-"""
+"""Fields that change no logits of a decoder in evaluation mode; nor do those that begin with _."""
 _PACKED = ("quantization_config", "quantization", "compression_config")
 """Fields that say how weights are packed, such as GPTQ's."""
 _OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", [], {})

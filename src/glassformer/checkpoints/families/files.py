@@ -230,8 +230,9 @@ def family_for(config: DecoderConfig, loaded: str | None = None) -> Family | Non
 
 
 def in_family(family: Family, stored: LazyDecoder) -> tuple[dict[str, Any], dict[str, LazyTensor]]:
-    """Return the content of ``config.json`` and the tensors of a family's files, which are computed
-    when written.
+    """Return the content of ``config.json`` and the tensors of a family's files.
+
+    The tensors are computed when they are written.
 
     Raises:
         InputError: Names every part of the decoder that the family lacks.

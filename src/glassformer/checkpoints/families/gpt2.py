@@ -87,8 +87,7 @@ def _write_gpt_neo(config: DecoderConfig) -> dict[str, Any]:
     }
 
 
-# GPT-Neo, as TinyStories (arXiv 2305.07759): GPT-2 with windows in turns and scores without a
-# scale.
+# GPT-Neo, as TinyStories (arXiv 2305.07759): GPT-2 with windows in turns and unscaled scores.
 GPT_NEO = replace(
     GPT2,
     name="GPT-Neo",
