@@ -277,6 +277,16 @@ def fail(*_: object) -> None:
     raise RuntimeError("within")
 
 
+@pytest.mark.slow
+def test_the_replaced_table_is_compiled_without_graph_breaks() -> None:
+    model = llama()
+    tokens = torch.randint(1, 50, (2, 9))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with hugging_face.watching(lambda *_: None):
+        logits = compiled(tokens, use_cache=False).logits
+    assert torch.equal(logits, model(tokens, use_cache=False).logits)
+
+
 def test_nothing_stays_in_the_table_of_transformers() -> None:
     table = hugging_face._table()
     before = dict(table._local_mapping)

@@ -1,7 +1,6 @@
 """Measures of attention weights: entropy, distance, and how far two heads differ.
 
-All functions take arrays of weights. Where a row sums to less than 1, the rest is on the head's
-sink.
+All functions take arrays of weights. If a row sums to less than 1, the rest is on the head's sink.
 """
 
 import numpy as np

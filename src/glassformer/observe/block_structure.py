@@ -18,8 +18,9 @@ class Parts:
     """Names of submodules of a block; empty or None where the source does not say."""
 
     attentions: Mapping[str, tuple[str | None, str | None, bool]] = field(default_factory=dict)
-    """For each attention: its output projection, the module whose output is added to the stream,
-    and whether a norm or scale stands between them.
+    """Output projection and writer of each attention, and whether a norm or scale follows it.
+
+    The writer is the module whose output is added to the stream.
     """
     ffn: str | None = None
     """The module whose output is added to the stream."""

@@ -65,8 +65,8 @@ def capture(
                  after the norm
     ffn          the output of each feed-forward network or mixture of experts; ``ffn_input`` its
                  input, after the norm
-    neurons      the input of the last projection of a dense feed-forward network, [batch, query,
-                 neuron]
+    neurons      the input of the last projection of a dense feed-forward network,
+                 [batch, query, neuron]
     embedding    the input of the first block
     residual     the output of each block; ``residual_before`` its input, ``residual_between`` the
                  stream between its attention and its feed-forward network
@@ -74,8 +74,8 @@ def capture(
     router       probabilities of all experts, [batch, query, expert]
     choices      indices of the chosen experts, the most probable first, [batch, query, choice]
     shares       routing weights of the chosen experts; they sum to 1
-    experts      the output of each chosen expert, before it is weighted, [batch, query, choice,
-                 dim]
+    experts      the output of each chosen expert, before it is weighted,
+                 [batch, query, choice, dim]
     inputs       the inputs of each attention, all heads and queries, in ``seen.inputs``:
                  :func:`~glassformer.observe.exact_attention.exact_rows` computes any row of weights
                  from them later; only for a forward pass from the start of the text
@@ -102,8 +102,8 @@ def capture(
             module; all when None. :func:`find_hook_points` lists the names.
         what: One or more kinds of the table above.
         layers: Indices of blocks, in both stacks of an encoder-decoder.
-        heads: Query heads of every attention. A mapping, ``{layer: heads}`` or ``{module name:
-            heads}``, captures the named attentions alone.
+        heads: Query heads of every attention. A mapping, ``{layer: heads}`` or
+            ``{module name: heads}``, captures the named attentions alone.
         queries: Positions in the text, for all kinds of records. Negative ones count from the
             newest: -1 is each step of a generation. With a cache, positions of other calls are
             skipped.

@@ -140,8 +140,8 @@ def token_vectors(
 
     The latter includes the final norm's weight.
 
-    ``qk.between(embedding, embedding)`` is the full QK circuit, ``ov.between(embedding,
-    unembedding)`` the full OV circuit; both up to the norms' scales.
+    ``qk.between(embedding, embedding)`` is the full QK circuit,
+    ``ov.between(embedding, unembedding)`` the full OV circuit; both up to the norms' scales.
     """
     return _Reader(model).vectors()
 
@@ -153,10 +153,11 @@ class Composition(Result):
     NaN for a sender that is not in an earlier layer.
 
     Args:
-        q, k, v: Composition with the receiver's queries, keys and values: ``|OV₁ QK₂|``, ``|QK₂
-            OV₁ᵀ|``, ``|OV₁ OV₂|`` over the product of the norms of both, all Frobenius norms.
-        random: Mean and standard deviation of this ratio for random matrices of the same shapes and
-            ranks.
+        q, k, v: Composition with the receiver's queries, keys and values: ``|OV₁ QK₂|``,
+            ``|QK₂ OV₁ᵀ|``, ``|OV₁ OV₂|`` over the product of the norms of both, all Frobenius
+            norms.
+        random: Mean and standard deviation of this ratio for random matrices of equal shapes and
+            equal ranks.
     """
 
     q: Float[Tensor, "layer head layer head"]

@@ -19,10 +19,10 @@ SITES = tuple(kind for kind in AXES if kind not in ("sinks", "choices", "shares"
 """The kinds of :func:`~glassformer.observe.capture.capture` that can be changed."""
 
 Labels = dict[str, tuple[int, ...]]
-"""Labels of the tensor that is changed: the chosen indices on its axes "batch", "head", "query" and
-"key", in their order; and two single numbers.
+"""Labels of the tensor that is changed.
 
-"rows" is the number of texts of the call, "length" that of positions of the text so far.
+They are the chosen indices on its axes "batch", "head", "query" and "key", in their order; and two
+single numbers: "rows", the texts of the call, and "length", the positions of the text so far.
 """
 
 

@@ -84,10 +84,10 @@ def exact_rows(
         weights[h, i, j] = exp(scores[h, i, j]) / normaliser[h, i]
         sinks[h, i]      = exp(sinks[h]) / normaliser[h, i]
 
-    with g = h // group; scores are -inf where a key is forbidden. With a cap, ``cap * tanh(product
-    / cap)`` takes the place of the product. Besides the result, memory holds a few times
-    ``BLOCK_BYTES``: each block of queries meets only the keys that it can see, and keys are not
-    copied.
+    with g = h // group; scores are -inf where a key is forbidden. With a cap,
+    ``cap * tanh(product / cap)`` takes the place of the product. Besides the result, memory holds a
+    few times ``BLOCK_BYTES``: each block of queries meets only the keys that it can see, and keys
+    are not copied.
 
     ``heads`` and ``queries`` are in any order. ``what`` selects "weights", "scores" and "sinks",
     which are in float32 or wider. A row that may see no key has weights of 0.

@@ -23,8 +23,9 @@ Where = Literal["input", "output", "first input", "first output"]
 """Place of a tensor: a module's input or output, after its other hooks or before them ("first")."""
 
 Selection = int | slice | Sequence[int]
-"""Indices; negative ones count from the end. Values are in the order of the indices, and repeated
-indices count once.
+"""Indices; negative ones count from the end.
+
+Values are in the order of the indices, and repeated indices count once.
 """
 Heads = Selection | Mapping[int, Selection] | Mapping[str, Selection]
 """Heads of every attention, or of each layer, or of each module."""
@@ -89,10 +90,9 @@ class AttentionPoint(HookPoint):
         heads: Query heads.
         group: Query heads for each key-value head.
         has_sinks: Whether its softmax has sinks.
-        out_proj: The module whose input is the output of all heads, [batch, query, head *
-            value_dim].
-        residual_writer: The module whose output, or the first part of it, is added to the residual
-            stream.
+        out_proj: The module whose input is the output of all heads,
+            [batch, query, head * value_dim].
+        residual_writer: The module whose output, or the first part of it, is added to the stream.
         post_norm: Whether a norm stands between the sum over heads and the stream.
     """
 

@@ -285,7 +285,7 @@ def _block_of(name: str, modules: dict[str, nn.Module]) -> str | None:
     for end in range(len(parts) - 1, 0, -1):
         stack = modules[".".join(parts[: end - 1])]
         block = modules[".".join(parts[:end])]
-        if isinstance(stack, nn.ModuleList) and all(type(one) is type(block) for one in stack):
+        if isinstance(stack, nn.ModuleList) and all(type(other) is type(block) for other in stack):
             return ".".join(parts[:end])
     return None
 
@@ -630,7 +630,7 @@ def _watched(name: str, function: Callable[..., Any] | None) -> Callable[..., An
         dropout = float(kwargs.get("dropout") or 0.0)
         inputs = partial(_inputs, name, module, query, key, value, attention_mask, kwargs)
         edited: Attended | None = None
-        if attention.is_edited() and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and attention.is_edited():
             call = inputs()
             edited = attention.edited(call)
             if edited is call:
@@ -714,7 +714,7 @@ def _check_call(name: str, module: Any, mask: Any, bias: Any, options: Mapping[s
     has_unknown_bias = bias is not None and name not in ("eager", "sdpa")
     if has_unknown_bias or options.get("cache") is not None:
         raise InputError(
-            got=(f"an attention with a cache or a bias of positions in {kind}, computed by {name}"),
+            got=f"an attention with a cache or a bias of positions in {kind}, computed by {name}",
             expected="the softmax of scaled products, a bias and a mask",
             fix=fix,
         )

@@ -32,8 +32,9 @@ Tokens = Int64[Tensor, "sequence position"]
 
 @dataclass(frozen=True)
 class Place:
-    """Coordinates of the residual stream at a time, as of
-    :class:`~glassformer.programs.model.Coordinate`.
+    """Coordinates of the residual stream at a time.
+
+    They are indices of :class:`~glassformer.programs.model.Coordinate`.
     """
 
     time: int

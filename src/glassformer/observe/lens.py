@@ -246,9 +246,8 @@ class DirectLogits(Result):
 
     def top(self, count: int = 10, row: int = 0) -> Places:  # type: ignore[override]  # of one text
         """Return the parts that add or take away most in text ``row``: part, value."""
-        return Table({"part": self.names}, {"added": self.values[:, row]}, ("added",)).top(
-            "added", count
-        )
+        table = Table({"part": self.names}, {"added": self.values[:, row]}, ("added",))
+        return table.top("added", count)
 
 
 @torch.no_grad()

@@ -26,8 +26,9 @@ class Arguments(tuple[Any, ...]):
 
 
 Change = Callable[[Tensor, Arguments], Tensor | None]
-"""Takes the first tensor of a module's input or output, and all its arguments; returns the
-replacement, or None.
+"""Maps the first tensor of a module's input or output, and all its arguments, to a new tensor.
+
+None keeps the tensor.
 """
 
 
@@ -141,8 +142,8 @@ def is_changed(module: nn.Module | None, where: str) -> bool:
 def other_hooks(model: nn.Module) -> tuple[int, ...]:
     """Return the ids of all forward hooks that were not inserted here, such as those of users.
 
-    Hooks with which transformers records attentions or hidden states change nothing and do not
-    count.
+    Hooks with which transformers records attentions or hidden states do not count: they change
+    nothing.
     """
     ids = [*torch_module._global_forward_hooks, *torch_module._global_forward_pre_hooks]
     recording = "transformers.utils.output_capturing"

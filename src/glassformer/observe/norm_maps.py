@@ -11,9 +11,12 @@ from glassformer.errors import InputError
 
 
 class NormMap(NamedTuple):
-    """``scale(x) * (x - mean(x)) * weight + bias``; only a LayerNorm subtracts the mean::
+    """The formula of a norm::
 
-    scale(x) = 1 / sqrt(mean((x - mean(x)) ** 2) + eps)
+        norm(x)  = scale(x) * (x - mean(x)) * weight + bias
+        scale(x) = 1 / sqrt(mean((x - mean(x)) ** 2) + eps)
+
+    Only a LayerNorm subtracts the mean.
     """
 
     centred: bool

@@ -88,7 +88,10 @@ def padding_of(block: nn.Module, arguments: Arguments, start: int, length: int) 
 
 
 def _real_keys(mask: Tensor) -> Bool[Tensor, "text key"] | None:
-    """Return the keys that some query sees; None if the mask is more than a mask of padding."""
+    """Return the keys that some query sees.
+
+    None unless the mask combines padding with one pattern for all texts.
+    """
     if mask.is_floating_point():
         if bool((mask > 0).any()):  # a bias of scores, not a mask
             return None

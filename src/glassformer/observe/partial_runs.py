@@ -106,8 +106,9 @@ class Runner:
         self.known = hugging_face.unknown_block(model, blocks) is None
         """True if parts of the blocks may be skipped; for others :meth:`skips` finds it out."""
         self.alone = bool(other_hooks(model))
-        """True if copies of the texts must run one by one and whole: hooks of users may select
-        rows and positions.
+        """True if copies of the texts must run one by one and whole.
+
+        Hooks of users may select rows and positions.
         """
         self.passes = 0
         """Forward passes so far, those of some layers or positions included."""

@@ -82,8 +82,9 @@ class Table:
 
 
 class Places(list[Any]):
-    """Places with their values: named tuples such as ``(layer, head, value)``, which print as a
-    table.
+    """Places with their values, which print as a table.
+
+    They are named tuples such as ``(layer, head, value)``.
     """
 
     def __repr__(self) -> str:

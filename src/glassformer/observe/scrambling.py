@@ -108,9 +108,9 @@ def scrambling_test(
     stays in place, and so do the fields within a slot.
 
     Args:
-        predict: Maps sources ``[batch, source]`` or ``[batch, source, field]`` to logits ``[batch,
-            ..., vocab]``; each row of the result depends on its source only. It is called without
-            gradients, and must be deterministic, such as a model in evaluation mode.
+        predict: Maps sources ``[batch, source]`` or ``[batch, source, field]`` to logits
+            ``[batch, ..., vocab]``; each row of the result depends on its source only. It is called
+            without gradients, and must be deterministic, such as a model in evaluation mode.
         source: The contexts.
         real: True at real positions; all are real when None.
         max_orders: Most orders of each context, at least 2.

@@ -76,8 +76,8 @@ class Sweep(Result):
         clean: The metric of the clean run.
         corrupted: The metric of the corrupted run, in which places get their clean value; None for
             an ablation, in which places of the clean run are set to 0 or to a mean.
-        by_text: The metric for each text; ``values`` are its means. One value if the metric is a
-            mean.
+        by_text: The metric for each text, of which ``values`` are the means; one number if the
+            metric is a mean.
         unchanged_by_text: The metric of the run without a change, for each text.
         site: The site that was changed.
         passes: Number of forward passes, many of them of some layers and positions alone; None if
@@ -203,8 +203,8 @@ def patch_sweep(
 
     Args:
         model: A decoder, an encoder or an encoder-decoder of glassformer, or a decoder or an
-            encoder of ``transformers``; or a ``LanguageModel``, as :func:`glassformer.load` gives
-            it.
+            encoder of ``transformers``; or the ``LanguageModel`` that :func:`glassformer.load`
+            returns.
         clean: Token ids [batch, position], or the arguments of the model by name, tensors with a
             row for each text.
         corrupted: The corrupted texts, in the same form and of the same shapes.
@@ -447,7 +447,7 @@ class _Plan:
     first_needed: int
 
     def layer_groups(self, places: int) -> list[tuple[int, ...]]:
-        """Return the layers that are swept together, in their order; each has ``places``."""
+        """Return the layers that are swept together, in order, if each has so many places."""
         tokens = max(math.prod(tensor.shape[:2]) for tensor in self.texts.values())
         copies = min(self.most_copies, _TOKENS_TOGETHER // tokens)
         size = max(1, copies // max(1, places))

@@ -64,9 +64,7 @@ class Place:
 
 
 Tap = Callable[[Place, Shaped[Tensor, "*axes"]], Shaped[Tensor, "*axes"] | None]
-"""Takes a place and its tensor; returns a tensor of the same shape and dtype that replaces it, or
-None.
-"""
+"""Maps a place and its tensor to a new tensor of equal shape and dtype; None keeps the tensor."""
 
 
 @contextmanager
@@ -85,8 +83,8 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
     :func:`~glassformer.observe.capture.capture` gives it. :func:`tap_places` lists the names.
 
     Taps and edits of one site act in the order in which their blocks were opened, and captures read
-    the result. ``value`` is a copy: a tap may write into it and return it. Gradients flow through
-    it.
+    the result. ``value`` is a copy, through which gradients flow: a tap may write into it and
+    return it.
 
     Args:
         model: As for :func:`~glassformer.observe.intervene.intervene`.
