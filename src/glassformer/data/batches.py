@@ -1,7 +1,7 @@
 """Batches of texts of different length, with little padding.
 
-In training, texts of similar length form a batch, shuffled each epoch; a whole set is sorted by
-length.
+In training, texts of similar length form a batch, and batches are shuffled in each epoch. A whole
+set is sorted by length.
 """
 
 import operator
@@ -67,10 +67,8 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -
 def in_length_order(lengths: Sequence[int], size: int) -> list[list[int]]:
     """Return row numbers in batches of ``size``, the longest texts first.
 
-    So too little memory shows at once.
-
-    Every row is in exactly one batch; the last batch may be smaller. Rows of equal length keep
-    their order.
+    With this order, too little memory shows at once. Every row is in exactly one batch; the last
+    batch may be smaller. Rows of equal length keep their order.
     """
     require_positive(size=size)
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
@@ -84,8 +82,8 @@ class TextBatches:
     sorted by length and cut into batches; the batches of all pools are shuffled. An example occurs
     once per epoch; one batch may be smaller.
 
-    Labels are classes from 0. A batch is ``{"tokens": int64 [batch, position], "real": bool [batch,
-    position], "labels": int64 [batch]}``.
+    Labels are classes from 0. A batch has "tokens", int64 ``[batch, position]``; "real", bool
+    ``[batch, position]``; and "labels", int64 ``[batch]``.
     """
 
     def __init__(
@@ -146,10 +144,10 @@ class TextBatches:
             self._drawn = (epoch, size)
         return self.gather(self._batches[index].tolist())
 
-    def gather(self, numbers: Sequence[int]) -> dict[str, Tensor]:
+    def gather(self, chosen: Sequence[int]) -> dict[str, Tensor]:
         """Return the batch of the rows with these numbers, padded to the longest of them."""
-        tokens, real = pad([self.rows[row] for row in numbers], self.pad_id)
-        return {"tokens": tokens, "real": real, "labels": self.labels[torch.tensor(numbers)]}
+        tokens, real = pad([self.rows[row] for row in chosen], self.pad_id)
+        return {"tokens": tokens, "real": real, "labels": self.labels[torch.tensor(chosen)]}
 
     def _draw(self, epoch: int, size: int) -> list[np.ndarray]:
         rng = generator(self.seed, epoch)

@@ -6,8 +6,8 @@ increments. Bayes' rule over all ``vocab_size ** (2 * order)`` generators is opt
     P(token t+1 | tokens 0..t)
         ∝  Σ over generators g of  prior(g) · P(tokens 0..t | g) · P(token t+1 | tokens 0..t, g)
 
-No model, of any size or training, has a higher expected accuracy than the most likely token of this
-distribution.
+No model, of any size or training, can expect to be right more often than the most likely token of
+this distribution.
 
 After ``order`` tokens, these are the state, and only the ``vocab_size ** order`` coefficients
 remain uncertain. The initial state matters only to the first ``order`` tokens; it is summed out
@@ -142,9 +142,8 @@ def _predict(
 
     for position in range(min(order - 1, length)):
         continued = weights[position + 2].sum(dim=-1).view(-1, vocab_size)
-        predictions[:, position] = (continued / continued.sum(dim=-1, keepdim=True))[
-            states[:, position]
-        ]
+        by_state = continued / continued.sum(dim=-1, keepdim=True)
+        predictions[:, position] = by_state[states[:, position]]
     if length < order:
         return predictions
 

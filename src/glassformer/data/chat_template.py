@@ -69,8 +69,8 @@ class ChatTemplate:
         """Return the text of a conversation.
 
         Args:
-            messages: Messages with ``"role"`` and usually ``"content"``; keys with None are left
-                out.
+            messages: Messages with ``"role"`` and usually ``"content"``. Keys whose value is None
+                are left out.
             add_generation_prompt: Add the beginning of the assistant's next message.
             variables: Further variables of the template, such as ``tools`` or ``enable_thinking``.
         """
@@ -130,18 +130,18 @@ class ChatTemplate:
                 message = _marked(message, pattern, mark)
             marked_messages.append(message)
         text = whole_text(self.render(marked_messages, add_generation_prompt, **variables))
+        has_mark = mark in text
+        tokens = tokenizer.prompt(text, mark if has_mark else "")
         if f"\\u{ord(mark):04x}" in text:
             raise InputError(
                 got="a template that writes letters as numbers",
                 expected="text as it is",
                 fix="Pass no special token's name.",
             )
-        if mark not in text:
-            return tokenizer.begun(tokenizer.prompt(text, ""))
-        tokens = tokenizer.prompt(text, mark)
         special_ids = {*tokenizer.specials.values()}
         special_tokens = [token for token in tokens if token in special_ids]
-        if special_tokens != [tokenizer.special(name) for name in re.findall(pattern, text)]:
+        names = re.findall(pattern, text)
+        if has_mark and special_tokens != [tokenizer.special(name) for name in names]:
             raise InputError(
                 got="a tokenizer that looks for special tokens in some places only",
                 expected="one that finds all",

@@ -36,8 +36,7 @@ class LookupConfig:
 
     Args:
         missing: Probability in [0, 1] that the query is in no fact; the answer is then "none".
-        distinct_values: Whether all values of a context differ; otherwise they are drawn
-            independently.
+        distinct_values: Draw different values for a context; otherwise values are independent.
         held_out: Share in [0, 1) of the ``num_keys * num_values`` pairings that training never
             shows. It is rounded to a whole number of values per key. The held-out values depend
             only on ``num_values`` and this share.
@@ -216,8 +215,8 @@ def encode(facts: Facts, encoding: Encoding, *, seed: int = 0, step: int = 0) ->
 
     - "bag": keys and values as single tokens, shuffled together by ``seed`` and ``step``: pairings
       are lost.
-    - "positions": key, value, key, value, ... for an encoder with positions; without them it is a
-      bag.
+    - "positions": key, value, key, value, ... for an encoder with positions, without which it is
+      a bag.
     - "slots": one position per fact with two fields, key and value.
 
     Tokens are [batch, 2 * fact], or [batch, fact, 2] for slots; padding comes last.
@@ -263,8 +262,8 @@ def bag_ceiling(config: LookupConfig, num_facts: int) -> float:
         ceiling(n) = missing + (1 - missing) * E[M] / n
 
     - *Different values*: M = 1, so the ceiling is 1 / n: 1/2 with two facts, 1/8 with eight.
-    - *Independent values*: M is the largest cell of a multinomial draw, n throws into num_values
-      cells.
+    - *Independent values*: M is the largest cell of a multinomial draw, n throws into
+      ``num_values`` cells.
     - *A missing key*: the bag shows which keys are present, so "none" is then always right.
 
     The bound holds if every pairing may occur (``split="all"``, or nothing held out). If some

@@ -30,8 +30,7 @@ class RecurrenceConfig:
     Args:
         order: Length of the state and of the coefficients.
         vocab_size: Tokens are 0 ... vocab_size - 1 and all sums are taken modulo it.
-        next_prob: Probability in [0, 1] that a step emits ``last + 1`` instead of following the
-            rule.
+        next_prob: Probability in [0, 1] that a step emits ``last + 1`` and ignores the rule.
         seq_len: Predictions per sequence; a sequence holds ``seq_len + 1`` tokens.
     """
 
@@ -170,8 +169,7 @@ def make_split(
 ) -> RecurrenceSplit:
     """Return held-out sequences of uniformly drawn generators, and training ones of all others.
 
-    1,000 draws from 7^4 = 2,401 generators hold out about 818 different ones; 1,583 remain for
-    training.
+    1,000 draws from 7^4 = 2,401 generators hold out about 818 of them; training has 1,583.
     """
     rng = generator(seed)
     test = _sample_batch(config, num_test, rng, excluded=None)
@@ -203,8 +201,7 @@ def obeys_recurrence(
 ) -> StepKinds:
     """Return which steps ``tokens[:, order:]`` follow their row's rule, and which the increment.
 
-    The increment is the previous token + 1. The first ``order`` tokens are the state of the first
-    step.
+    The increment is the previous token + 1. The first step's state is the first ``order`` tokens.
     """
     require_tokens(tokens, vocab_size)
     count, order = coefficients.shape

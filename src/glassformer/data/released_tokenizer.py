@@ -46,46 +46,38 @@ LARGEST_FILE = 2**26
 
 TOKENIZER_FILE = "tokenizer.json"
 END_NAMES = (
-    *(
-        "<|eot_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|return|>",
-        "<|call|>",
-        "<|flush|>",
-        "<|calls|>",
-        "<end_of_turn>",
-    ),
-    *(
-        "<|endoftext|>",
-        "<|eom_id|>",
-        "<EOT>",
-        "_<EOT>",
-        "[EOT]",
-        "[EOS]",
-        "<|end_of_text|>",
-        "<end_of_utterance>",
-    ),
-    *(
-        "<eos>",
-        "<turn|>",
-        "<|tool_response>",
-        "[e~[",
-        "<｜end▁of▁sentence｜>",
-        "<|fim_pad|>",
-        "<fim-pad>",
-        "<fim_pad>",
-    ),
-    *(
-        "<PAD>",
-        "[PAD]",
-        "<|fim_repo|>",
-        "<|repo_name|>",
-        "<fim-repo>",
-        "<REPO>",
-        "<reponame>",
-        "<|file_sep|>",
-    ),
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "[e~[",
+    "<｜end▁of▁sentence｜>",
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
 )
 """Names of tokens that end a text or a turn in some model; llama.cpp's list, src/llama-vocab.cpp.
 
@@ -106,7 +98,7 @@ class ReleasedTokenizer:
         vocab_size: One more than the highest id. A model's may be larger.
         specials: Ids of the special tokens by name; no text encodes to them.
         prompt: Encodes a text in which names of special tokens become these tokens, unless
-            ``named`` is false. A second argument is a character that is dropped after that.
+            ``named`` is false. A second argument is a character to drop once they are found.
         piece: Returns the bytes of an id; None for an unused id.
         begin: Tokens that the model expects before every text, such as Mixtral's ``<s>``.
         ends: Tokens that end a text or a turn.

@@ -425,8 +425,8 @@ def read_table(path: Path | str, columns: Sequence[str] = ()) -> Table:
 
     Files are in UTF-8, or in UTF-16 with a byte order mark. CSV follows RFC 4180, with commas or
     else semicolons, tabs or bars: the delimiter that gives the first row the names of columns, or
-    all rows as many cells. TSV has no quoting, as in GLUE's files: a quotation mark is an ordinary
-    character.
+    all rows the same number of cells. TSV has no quoting, as in GLUE's files: a quotation mark is
+    an ordinary character.
 
     Args:
         path: The file.

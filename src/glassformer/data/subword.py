@@ -115,7 +115,7 @@ class SubwordTokenizer:
         return text.strip()
 
     def to_json(self) -> str:
-        """Return the engine's JSON, as in a ``tokenizer.json``; :func:`tokenizer_from_json`."""
+        """Return the engine's JSON, a ``tokenizer.json``, for :func:`tokenizer_from_json`."""
         return str(self._engine.to_str())
 
 

@@ -132,8 +132,7 @@ def forward(
 def backward(needed: Sequence[bool], grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:
     """Return the gradients of queries, keys, values and sink.
 
-    The weights are ``exp(scores - lse)``, which are the right ones if a sink is part of the
-    log-sum-exp.
+    The weights are ``exp(scores - lse)``, which is right if a sink is part of the log-sum-exp.
     """
     q, k, v, sink, out, lse, pattern, bias, scale = saved
     if bias is None and attention_native.takes_gradients(q, k, v):

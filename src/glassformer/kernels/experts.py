@@ -80,7 +80,7 @@ def mix_experts(
     compiled with gradients every expert runs on every token. The result is in the dtype of autocast
     where it is on, otherwise that of ``x``.
     """
-    if x.is_meta:  # it has no values, on which it depends where rows go
+    if x.is_meta:  # where rows go depends on values, and there are none
         return torch.empty_like(x)
     require_one_device(x, *experts[:6])
     x = x.to(autocast_dtype(x))
@@ -353,8 +353,7 @@ def _mix_for_one_token(experts: Experts, x: Tensor, weights: Tensor, indices: Te
     return mixed
 
 
-# Written out, because torch cannot infer it from a function that a run-time type checker has
-# wrapped.
+# Written out: torch cannot infer it from a function that a run-time type checker has wrapped.
 _MIX_SCHEMA = (
     "(Tensor x, Tensor weights, Tensor indices, Tensor gate, Tensor up, Tensor down, "
     "Tensor? gate_bias, Tensor? up_bias, Tensor? down_bias, float? alpha, float? limit) -> Tensor"

@@ -52,8 +52,7 @@ _CHUNK = 2**14
 _CHUNK_ELSEWHERE = 2**21
 # Rows that torch expands at a time for a product on the CPU, for the same reason.
 _ROWS = 128
-# Tokens mixed at a time: intermediate results then take at most some 200 MB at the sizes of
-# gpt-oss.
+# Tokens mixed at a time: at the sizes of gpt-oss, intermediate results then take up to 200 MB.
 _MOST_TOKENS = 1024
 
 
@@ -61,9 +60,9 @@ class Mxfp4Experts(NamedTuple):
     """The weights of several SwiGLU networks in MXFP4, as gpt-oss's checkpoints hold them.
 
     ``gate_up_blocks [expert, 2 * ff_dim, hidden_dim / 32, 16]`` and its scales have row 2i for the
-    gate and row 2i + 1 for the up projection of unit i; ``down_blocks [expert, hidden_dim, ff_dim /
-    32, 16]`` and its scales; biases ``gate_up_bias [expert, 2 * ff_dim]`` and ``down_bias [expert,
-    hidden_dim]`` or None.
+    gate and row 2i + 1 for the up projection of unit i.
+    ``down_blocks [expert, hidden_dim, ff_dim / 32, 16]`` has scales too.
+    ``gate_up_bias [expert, 2 * ff_dim]`` and ``down_bias [expert, hidden_dim]`` may be None.
     """
 
     gate_up_blocks: Tensor
@@ -410,8 +409,7 @@ class _NoGradient(torch.autograd.Function):
         )
 
 
-# Written out, because torch cannot infer it from a function that a run-time type checker has
-# wrapped.
+# Written out: torch cannot infer it from a function that a run-time type checker has wrapped.
 _SCHEMA = (
     "(Tensor x, Tensor weights, Tensor indices, Tensor[] packed, Tensor?[] biases, float[] clamp) "
     "-> Tensor"

@@ -120,8 +120,7 @@ def _mix(experts: PackedMatrices, x: Tensor, weights: Tensor, indices: Tensor) -
     return mixed.to(x.dtype)
 
 
-# Written out, because torch cannot infer it from a function that a run-time type checker has
-# wrapped.
+# Written out: torch cannot infer it from a function that a run-time type checker has wrapped.
 _SCHEMA = (
     "(Tensor x, Tensor weights, Tensor indices, Tensor[] blocks, Tensor?[] biases, str[] kinds, "
     "float[] clamp) -> Tensor"

@@ -153,10 +153,10 @@ def convert_rows(
     A model with converted query *and* key projections computes the same scores in the other layout.
 
     Args:
-        weight: Rows are the coordinates of all heads, head after head: ``[num_heads * head_dim,
-            ...]``.
-        num_heads: Heads in ``weight``: ``num_heads`` for a query, ``num_kv_heads`` for a key
-            projection.
+        weight: ``[num_heads * head_dim, ...]``; rows are the coordinates of all heads, head after
+            head.
+        num_heads: Number of heads in ``weight``: ``num_heads`` for a query projection,
+            ``num_kv_heads`` for a key projection.
         to: The layout to convert to; the weight is in the other.
     """
     rows = weight.shape[0]

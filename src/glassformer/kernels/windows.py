@@ -112,8 +112,7 @@ def in_blocks(
     others = _banded(
         product, q_others, k[:, :, seen], v[:, :, seen], window, block, seen_padding, scale, sink
     )
-    # Joined in the kernel's memory order, position before head, so that merging the heads copies
-    # nothing.
+    # Joined in the kernel's memory order, position before head: merging heads then copies nothing.
     return torch.cat([part.transpose(1, 2) for part in (out, others)], dim=1).transpose(1, 2)
 
 

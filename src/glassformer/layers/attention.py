@@ -136,8 +136,8 @@ def attend(
         key_weights: One factor per query head on its scores (weighted grouped-query attention).
         sinks: One logit per query head that takes part in the softmax and carries no value
             (gpt-oss).
-        dropout: Probability of dropping a weight; the others are multiplied by ``1 / (1 -
-            dropout)``. All weights are in memory if it is above 0.
+        dropout: Probability of dropping a weight; the others are multiplied by
+            ``1 / (1 - dropout)``. All weights are in memory if it is above 0.
 
     Example:
         >>> q, k, v = torch.randn(2, 8, 5, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)

@@ -22,8 +22,7 @@ class LayerCache:
     A layer without a window keeps ``max_seq_len`` positions. A windowed layer keeps ``window``:
     position p is in slot ``p % window``, which held a position that no later query can see.
 
-    Memory: ``2 * batch * num_kv_heads * min(window, max_seq_len) * head_dim`` numbers, allocated at
-    once.
+    It allocates ``2 * batch * num_kv_heads * min(window, max_seq_len) * head_dim`` numbers at once.
     """
 
     def __init__(
@@ -161,8 +160,7 @@ class Snapshot:
 class Cache:
     """The caches of all layers of a decoder, and which positions are padding.
 
-    Made by ``Decoder.new_cache``; give it to every call of the decoder that continues the same
-    texts.
+    ``Decoder.new_cache`` makes it. Pass it to every call of the decoder that continues the texts.
     """
 
     def __init__(self, layers: Sequence[LayerCache]) -> None:

@@ -81,8 +81,7 @@ def balance_loss(routings: Sequence[Routing]) -> Float[Tensor, ""]:
 class Score(nn.Linear):
     """A linear layer that computes in float32 at least, whatever the dtype of its weights.
 
-    Two scores may be closer to each other than bfloat16 resolves, and another expert gives another
-    output.
+    Two scores may be closer than bfloat16 resolves, and another expert gives another output.
     """
 
     def forward(self, x: Float[Tensor, "*batch hidden_dim"]) -> Float[Tensor, "*batch expert"]:

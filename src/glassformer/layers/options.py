@@ -9,7 +9,9 @@ from glassformer.config import Config, Positive, Size, config
 from glassformer.errors import InputError
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
-"""``silu(x) = x / (1 + exp(-x))``; ``gelu(x) = x P(Z <= x)`` for a standard normal Z, exact;
+"""Activation of a feed-forward network.
+
+``silu(x) = x / (1 + exp(-x))``; ``gelu(x) = x P(Z <= x)`` for a standard normal Z, exact;
 ``gelu_tanh(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x ** 3))) / 2``, which approximates it;
 ``relu(x) = max(x, 0)``; ``relu2(x) = relu(x) ** 2``.
 """
@@ -27,8 +29,8 @@ class Yarn(Config):
 
     Pairs of coordinates that turn more than ``beta_fast`` times within the original length keep
     their frequency; those that turn less than ``beta_slow`` times are slowed down by ``factor``;
-    between the two the change is linear. Cosines and sines are multiplied by ``0.1 ln(factor) +
-    1``, which sharpens the attention.
+    between the two the change is linear. Cosines and sines are multiplied by
+    ``0.1 ln(factor) + 1``, which sharpens the attention.
 
     Args:
         factor: Ratio of the new length to the original one, > 1.

@@ -42,8 +42,8 @@ class ClassificationTask:
         evaluation_batch: Texts in one forward pass of ``evaluate``.
 
     Source: Szegedy et al. 2015, arXiv 1512.00567, section 7 (label smoothing); Iyyer et al. 2015,
-    "Deep Unordered Composition Rivals Syntactic Methods for Text Classification", section 4 (word
-    dropout).
+    "Deep Unordered Composition Rivals Syntactic Methods for Text Classification", section 4
+    (word dropout).
     """
 
     unit = "texts"
@@ -178,8 +178,8 @@ def scores(
     actual_count = (labels == classes).sum(1)
     class_hits = (hits & (labels == classes)).sum(1)
     f1 = 2 * class_hits / (predicted_count + actual_count).clamp(min=1)
-    # A probability that float32 rounds to 0 would make the mean infinite: such runs could not be
-    # compared.
+    # A probability that float32 rounds to 0 would make the mean infinite, so that such runs could
+    # not be told apart.
     smallest = torch.finfo(probabilities.dtype).tiny
     label_probabilities = probabilities.gather(1, labels[:, None]).clamp(min=smallest)
     return {
@@ -202,8 +202,8 @@ def calibration_error(
     It measures how far confidence is from accuracy. Confidence is the probability of the most
     likely class; the bins are intervals ``(i, i + 1] / bins``.
 
-    Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599, equation
-    3.
+    Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv 1706.04599,
+    equation 3.
     """
     require_positive(bins=bins)
     if not 0 < len(labels) == len(probabilities):

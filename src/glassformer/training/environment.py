@@ -1,6 +1,6 @@
-"""Environment of a run: what decides its last bits besides the configuration.
+"""The environment of a run, which decides its last bits besides the configuration.
 
-It has threads, processes, device, versions and switches.
+It consists of threads, processes, device, versions and switches.
 """
 
 import os

@@ -50,7 +50,7 @@ class InContextRecipe:
 
     @property
     def asks_unseen(self) -> bool:
-        """Return whether evaluation asks exactly the pairings of key and value left out."""
+        """Return whether evaluation asks exactly the pairings that training left out."""
         return self.split == "train" and self.data.num_held_out > 0
 
     def model_config(self) -> EncoderDecoderConfig:

@@ -26,7 +26,7 @@ class Muon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Update the weights, as PyTorch's Muon."""
+        """Update the weights as PyTorch's Muon does."""
         if closure is None and all(map(_is_supported, self.param_groups)):
             for group in self.param_groups:
                 _update_on_the_cpu(group, self.state)
@@ -147,9 +147,11 @@ def muon_weights(model: nn.Module) -> set[str]:
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
     """Return the learning rate of update ``step`` (from 0) as a fraction of its peak, in (0, 1].
 
-    Warm-up: (step + 1) / W for step < W. After it 1 if constant, else with t = (step - W) / (N -
-    W): f + (1 - f) (1 + cos(pi t)) / 2, for N = ``steps``, W = ``warmup``, f =
-    ``final_lr_fraction``.
+    With N = ``steps``, W = ``warmup``, f = ``final_lr_fraction``, t = (step - W) / (N - W) it is::
+
+        (step + 1) / W                          during warm-up, for step < W
+        1                                       after it, if constant
+        f + (1 - f) (1 + cos(pi t)) / 2         after it, else
 
     Source: Loshchilov & Hutter 2017, SGDR, equation 5 (one period); linear warm-up: Goyal et al.
     2017, section 2.2.

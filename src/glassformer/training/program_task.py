@@ -80,7 +80,7 @@ class ProgramTask:
 
     @torch.no_grad()
     def accuracy(self, model: nn.Module, length: int) -> float:
-        """Return the share of random sequences whose values are all read correctly."""
+        """Return the share of random sequences of ``length`` whose values are all right."""
         rng = np.random.default_rng(mix_seed(self.seed, length, purpose="test"))
         batch = self._batch(rng, _EVALUATED, length)
         outputs = model(batch["tokens"].to(next(model.parameters()).device)).cpu()

@@ -241,10 +241,7 @@ class RunDirectory:
         if not self._writes:
             return
         environments = self.environments()
-        has_changed = environment is not None and (
-            not environments or changes(environments[-1], environment)
-        )
-        if environment is not None and has_changed:
+        if environment is not None and (not environments or changes(environments[-1], environment)):
             environments.append({"step": step, **environment})
         self._checkpoints.mkdir(parents=True, exist_ok=True)
         for parent in (self.path, self._checkpoints):

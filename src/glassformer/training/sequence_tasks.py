@@ -141,10 +141,10 @@ class TargetTask:
     padded with 0.
 
     Args:
-        batches: ``batches(step, size)`` is ``{"source": [example, position(, field)], "inputs":
-            [example, target], "targets": [example, target]}``, a pure function of both.
-            "source_real" is added if padding is not marked by 0. The decoder reads "inputs": the
-            targets shifted right after a start token, or a query.
+        batches: ``batches(step, size)`` is a pure function of both. It returns a dictionary with
+            "source" ``[example, position(, field)]``, and "inputs" and "targets"
+            ``[example, target]``. "source_real" is added if padding is not marked by 0. The decoder
+            reads "inputs": the targets shifted right after a start token, or a query.
         evaluation: Examples for ``evaluate``, with the same names.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762.

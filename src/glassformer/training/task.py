@@ -35,7 +35,8 @@ class Task(Protocol):
     def unit(self) -> str:
         """Name of the units that ``count`` counts, in the plural: "tokens", "sentences".
 
-        Speed is reported in them."""
+        Speed is reported in them.
+        """
 
     def batch(self, step: int, size: int) -> Batch:
         """Return the global batch of update ``step`` (from 0).
@@ -65,10 +66,9 @@ class Task(Protocol):
 class EpochBatches:
     """Batches that pass over a data set repeatedly, in a new order each time.
 
-    A batch is a function of the step.
-
-    Epoch e visits the examples in the order of a permutation drawn from (``seed``, e). The last
-    batch of an epoch is shorter: 10,000 examples in batches of 128 are 79 batches, the last of 16.
+    A batch is a function of the step. Epoch e visits the examples in the order of a permutation
+    drawn from (``seed``, e). The last batch of an epoch may be shorter: 10,000 examples in batches
+    of 128 are 79 batches, the last of 16.
 
     Args:
         tensors: Named tensors with one row per example each.
@@ -118,8 +118,7 @@ def mix_seed(*numbers: int, purpose: str = "") -> int:
 
     Other arguments give an unrelated seed.
 
-    Source: ``numpy.random.SeedSequence``, whose hash spreads every bit of its input over the
-    output.
+    Source: ``numpy.random.SeedSequence``, whose hash spreads each bit of the input over the output.
     """
     # NumPy joins the 32-bit words of all numbers and pads them with zeros: without the lengths as a
     # key, (s), (s, 0) and (s, 0, 0) would be one seed, and so would (2 ** 32,) and (0, 1).

@@ -129,8 +129,8 @@ class PackedExperts(MixtureOfExperts):
         bias: Give router and experts biases; those of experts have no gradient.
         clamp: gpt-oss's clamped activation instead of the plain one.
 
-    Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``. Buffers are ``[expert, out, bytes of a
-    row]``.
+    Shape: ``[..., hidden_dim]`` to ``[..., hidden_dim]``.
+    Buffers are ``[expert, out, bytes of a row]``.
     """
 
     gate_blocks: Tensor

@@ -54,8 +54,7 @@ class PackedMixture(MixtureOfExperts):
         clamp: Clamp | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        self.router = Router(hidden_dim, num_experts, top_k, bias=bias)
-        require_positive(ff_dim=ff_dim)
+        require_positive(hidden_dim=hidden_dim, ff_dim=ff_dim)
         for name, width in (("hidden_dim", hidden_dim), ("ff_dim", ff_dim)):
             if width % mxfp4.GROUP != 0:
                 raise InputError(
@@ -63,6 +62,7 @@ class PackedMixture(MixtureOfExperts):
                     expected=f"a multiple of {mxfp4.GROUP}",
                     fix=f"Use such widths: {mxfp4.GROUP} weights of a row share an exponent.",
                 )
+        self.router = Router(hidden_dim, num_experts, top_k, bias=bias)
         self.hidden_dim = hidden_dim
         self.ff_dim = ff_dim
         self.num_experts = num_experts
