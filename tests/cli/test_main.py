@@ -305,6 +305,34 @@ def test_the_common_options_of_train_are_options(helps: dict[str, str]) -> None:
     assert [flag for flag in named if f"{flag} " not in others] == []
 
 
+def test_wrapped_lines_of_docstrings_flow_in_the_help() -> None:
+    shown = printed(_HELP.format(names=[*cli.COMMANDS]), env={**os.environ, "COLUMNS": "1000"})
+    for sentence in (
+        "'recurrence': sequences from hidden rules, whose best accuracy is known.",
+        "the odd ones (as in the course), the even ones (gpt-oss), or a list.",
+        "a directory with such files for train, dev and test, or a data set on the Hugging Face "
+        "hub. None: the bundled reviews.",
+        "cut to 128 tokens, or to the encoder's maximum. With neither texts nor --file: lines",
+    ):
+        assert sentence in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [*([name] for name in cli.COMMANDS), ["course", "start"], ["course", "grade"]],
+    ids=" ".join,
+)
+def test_a_paragraph_of_the_help_is_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.parse(words[0], [*words[1:], "--help"])
+    shown = capsys.readouterr().out
+    text, *flag_tables = re.split(r"^\W+(?:positional arguments|options)\b", shown, flags=re.M)
+    assert flag_tables
+    assert re.findall(r"^\S.*\n\S.*", text, re.M) == []
+
+
 @pytest.mark.parametrize("columns", [1, 4])
 def test_the_help_of_every_command_ends_in_the_narrowest_terminal(columns: int) -> None:
     shown = printed(

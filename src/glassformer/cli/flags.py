@@ -132,10 +132,10 @@ class LabFlags:
     for train, dev and test, or a data set on the Hugging Face hub. None: the bundled reviews.
     """
     hand_in: Annotated[Path | None, arg(metavar="DIR")] = None
-    """Also write the files to hand in, to a new directory and a zip archive beside it.
-    They are the lab's notebook with solutions, executed, its PDF and the files it writes, and the
-    report with its figures. Needs --author and the packages of glassformer[hand-in]. The notebook
-    takes minutes and has no short version. If interrupted, it continues with --resume.
+    """Also write the files to hand in, to a new directory and a zip archive beside it. They are
+    the lab's notebook with solutions, executed, its PDF and the files it writes, and the report
+    with its figures. Needs --author and the packages of glassformer[hand-in]. The notebook takes
+    minutes and has no short version. If interrupted, it continues with --resume.
     """
     author: Annotated[str | None, arg(metavar="NAME")] = None
     """Name below the titles of the files to hand in."""
@@ -262,8 +262,8 @@ class ChatFlags:
     repetition_penalty: RepetitionPenalty = None
     end_loops: EndLoops = True
     seed: int | None = None
-    """Seed of the sampling: the same seed and messages give the same answers on the same day.
-    None: different answers each time.
+    """Seed of the sampling: the same seed and messages give the same answers on the same day. None:
+    different answers each time.
     """
     speed: bool = True
     """Print the number of tokens per second after each reply."""
@@ -550,11 +550,11 @@ class InfoFlags:
     """
 
     directory: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A model on disk, or on the Hugging Face hub.
-    On disk: a GGUF file, a run of a decoder, or a directory with config.json and weights (a known
-    family, gpt-oss also in OpenAI's layout, BERT models, glassformer's own). A short name
-    (smollm2, gemma-3-270m, gpt-oss-20b), owner/name:file.gguf and owner/name:Q4_K_M are
-    downloaded. The weights of owner/name are not downloaded.
+    """A model on disk, or on the Hugging Face hub. On disk: a GGUF file, a run of a decoder, or a
+    directory with config.json and weights (a known family, gpt-oss also in OpenAI's layout, BERT
+    models, glassformer's own). A short name (smollm2, gemma-3-270m, gpt-oss-20b),
+    owner/name:file.gguf and owner/name:Q4_K_M are downloaded. The weights of owner/name are not
+    downloaded.
     """
     json: FlagCreatePairsOff[bool] = False
     """Print JSON, with sizes in bytes."""
@@ -574,8 +574,8 @@ class ConvertFlags:
     A directory or a run (of 'glassformer train' or of the gpt-oss lab) becomes a directory tensor
     by tensor, so that memory holds only the largest tensor; so does a GGUF file. A model with parts
     that the new layout lacks is refused. A directory has the same logits, unless --experts rounds;
-    in a GGUF file each --kind but F32 rounds. Packed weights are expanded, so that files grow: from
-    4 bits to 5 times their size in a directory, to 3 times in F16.
+    in a GGUF file each --kind but F32 rounds. Packed weights are expanded, so that files grow:
+    from 4 bits to 5 times their size in a directory, to 3 times in F16.
     """
 
     source: Annotated[Positional[str], arg(metavar="IN")]
@@ -590,8 +590,8 @@ class ConvertFlags:
     every part. None: Hugging Face's, or our own for a model that no family describes.
     """
     kind: GgufKind | None = None
-    """Format of a GGUF file's matrices; F16 and BF16 round float32 weights, Q8_0 to 8 bits. None:
-    F16.
+    """Format of a GGUF file's matrices. F16 and BF16 round float32 weights, Q8_0 rounds to 8 bits.
+    None: F16.
     """
     experts: Experts | None = None
     """mxfp4: packed in 4.25 bits per weight, with rounding. bfloat16: unpacked, exactly. None:
@@ -733,8 +733,8 @@ class GradeFlags:
     """Grade notebooks and answers: points, evidence and feedback, a row for each exercise.
 
     Nothing in a notebook is executed. Weights, programs and other answers that are data are checked
-    again on every input. For code, the notebook's own record of the check counts, and the row says
-    "recorded, not re-run". A student can forge such a record: --run lets nbgrader's autograder
+    again on every input. For code, the notebook's own record of the check counts, and the row
+    says "recorded, not re-run". A student can forge such a record: --run lets nbgrader's autograder
     execute the notebooks on this computer.
     """
 

@@ -16,9 +16,9 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
@@ -168,7 +168,7 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
     read = getattr(flags_class, "parse", functools.partial(tyro.cli, flags_class))
     printed = io.StringIO()
     try:
-        with path_registry(), redirect_stderr(printed):
+        with flags_registry(), redirect_stderr(printed):
             flags = read(args=arguments, prog=f"glassformer {name}")
     except SystemExit as ended:
         if (refusal := _refusal(ended)) is not None:
@@ -220,15 +220,23 @@ def _read_as_flags(arguments: Sequence[str]) -> list[str]:
     return [text for text in before if re.match("-[^-]", text) and text != "-h"]
 
 
-def path_registry() -> ConstructorRegistry:
-    """Return tyro's registry that reads flags of type Path with ``local_path``.
+def flags_registry() -> ConstructorRegistry:
+    """Return the registry of rules that tyro reads and shows flags by.
 
-    Shells do not expand a ``~`` after ``--flag=`` or between quotes. The registry also keeps the
-    order of choices, which tyro would shuffle.
+    Flags of type Path are read with ``local_path``: shells do not expand a ``~`` after ``--flag=``
+    or between quotes. Choices keep their order, which tyro would shuffle. Wrapped lines of a
+    flag's docstring are joined, which tyro would break in its help.
     """
-    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+    from tyro.constructors import (
+        ConstructorRegistry,
+        PrimitiveConstructorSpec,
+        PrimitiveTypeInfo,
+        StructConstructorSpec,
+        StructTypeInfo,
+    )
 
     registry = ConstructorRegistry()
+    asks_tyro = False
 
     @registry.primitive_rule
     def read_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
@@ -260,7 +268,31 @@ def path_registry() -> ConstructorRegistry:
             str_from_instance=lambda value: [str(value)],
         )
 
+    @registry.struct_rule
+    def join_docstrings(info: StructTypeInfo) -> StructConstructorSpec | None:
+        nonlocal asks_tyro
+        if asks_tyro or not is_dataclass(info.type):
+            return None
+        asks_tyro = True  # the call below asks this rule again
+        try:
+            spec = ConstructorRegistry.get_struct_spec(info)
+        finally:
+            asks_tyro = False
+        if not isinstance(spec, StructConstructorSpec):
+            return None
+        fields = [
+            replace(field, helptext=functools.partial(_joined_lines, field.helptext))
+            for field in spec.fields
+        ]
+        return replace(spec, fields=tuple(fields))
+
     return registry
+
+
+def _joined_lines(docstring: str | Callable[[], str | None] | None) -> str | None:
+    """Return a flag's docstring, or the one that it returns, with one line for each paragraph."""
+    text = docstring() if callable(docstring) else docstring
+    return None if text is None else re.sub(r"(?<!\n)\n *(?=\S)", " ", text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

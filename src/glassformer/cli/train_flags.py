@@ -56,9 +56,8 @@ class TrainFlags:
     """Train a decoder to predict the next token of a text, byte by byte, or of the recurrence.
 
     For example:
-      glassformer train --data FILE --run runs/mine
-      glassformer train --data recurrence --run runs/experts --model.num-experts 8
-      --model.balance-experts
+      glassformer train --data recurrence --run runs/mine
+      glassformer train --data FILE --run runs/experts --model.num-experts 8 --model.balance-experts
 
     Common options:
       --data, --run, --resume, --seq-len                       what is trained, and where
@@ -72,8 +71,8 @@ class TrainFlags:
     """
 
     data: Annotated[str, tyro.conf.arg(metavar="FILE|recurrence")]
-    """Text file, read as bytes; or 'recurrence': sequences from hidden rules with known best
-    accuracy.
+    """Text file, read as bytes; or 'recurrence': sequences from hidden rules, whose best accuracy
+    is known.
     """
 
     run: Annotated[Path, tyro.conf.arg(metavar="DIR")]

@@ -229,8 +229,7 @@ class Ask(AskText):
     source: Units | None = None
     """Units that an encoder-decoder's encoder reads; by default the card's units."""
     order: Order | None = None
-    """Permutation of ``source``: place i is read from ``source[order[i]]``; None keeps the order.
-    """
+    """Permutation of ``source``: place i is read from ``source[order[i]]``. None: no change."""
     weights: HeadWeightsMessage | None = None
     """Matrices of a hand-designed head; by default its design."""
     changes: Changes | None = None
@@ -330,8 +329,9 @@ class Measures(Message):
     passed: list[list[float | None]] | None
     """Mean share of the key ``most_read``, as in ``AskTile.passed``; None if unknown."""
     thumbnails: list[list[list[list[float]]]]
-    """[layer][head][row][column]: largest weight of each of at most ``THUMBNAIL`` x ``THUMBNAIL``
-    cells; no rows if weights are not finite.
+    """[layer][head][row][column]: largest weight of each cell; no rows if weights are not finite.
+
+    There are at most ``THUMBNAIL`` x ``THUMBNAIL`` cells.
     """
 
 

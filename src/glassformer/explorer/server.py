@@ -33,9 +33,7 @@ PORTS_TRIED = 20
 QUICK = frozenset({"models", "head", "weights", "rows", "experts", "find"})
 """Calls that mostly look something up, with a limit of their own so that they stay quick."""
 SHORT = frozenset({"run", "next", "steps", "whatif"})
-"""Calls of about one forward pass, with a limit of their own so that longer calls do not delay
-them.
-"""
+"""Calls of about one forward pass; a limit of their own keeps longer calls from delaying them."""
 QUICK_AT_ONCE = 4
 OTHERS_AT_ONCE = 2
 

@@ -79,8 +79,10 @@ class State(m.Message):
     """The stack of attention. None: cross-attention where there is any, otherwise the only one."""
     layer: m.Index | None = None
     head: m.Index | None = None
-    """The head that is shown. None: 0. If all of layer, head, pin, key, versus and pinned are left
-    out: the head of a decoder that stands out for the text, otherwise that of the model's card.
+    """The head that is shown. None: 0.
+
+    If all of layer, head, pin, key, versus and pinned are left out, it is the head of a decoder
+    that stands out for the text, otherwise that of the model's card.
     """
     versus: HeadPlace | None = None
     """A second head, compared with the first."""
@@ -92,8 +94,9 @@ class State(m.Message):
     """The key that stays chosen instead, in lines."""
     shape: Literal["matrix", "lines", "words", "layers", "heads"] = "matrix"
     root: bool | None = None
-    """Whether colours follow the square root of a weight, which shows small ones. None: where there
-    are many keys.
+    """Whether colours follow the square root of a weight, which shows small ones.
+
+    None: if there are many keys.
     """
     measure: Literal[
         "pictures",
@@ -108,22 +111,19 @@ class State(m.Message):
     ] = "pictures"
     """What the grid of heads shows of each head."""
     passed: bool = False
-    """Whether cells are shares of what is passed on, weight times size of the value, instead of
-    weights.
-    """
+    """Whether cells show weight times size of the value, as shares, instead of weights."""
     across: Literal["average", "chosen", "all"] = "average"
     """Which heads are shown where a query is followed through all layers."""
     window: Window | None = None
     """None: the whole matrix."""
     cells: dict[Encodable, Encodable] = Field(default={})
     """Edits of a hand-designed head: an address (:data:`CELL`) and the number as typed.
+
     ``size.qk``, ``size.pos`` and ``size.len`` are numbers of columns of keys and queries, of
     columns of pos (0: no positions), and of rows of pos.
     """
     exercise: bool = False
-    """Whether a hand-designed head begins with zeros instead of its design, and a program with a
-    blank, to be solved on the page.
-    """
+    """Whether the page shows an exercise: a head that begins with zeros, a program with a blank."""
     attempt: Encodable | None = None
     """What was typed for a program's exercise. None: the text of its card, with the blank."""
     temperature: m.Temperature = 1.0
@@ -141,17 +141,16 @@ class State(m.Message):
     tool: Literal["heads", "steering", "experts", "lens"] = "heads"
     """What can be changed or looked at beside the answer in the view What if."""
     place: m.Index | None = None
-    """The token whose successor is predicted. None: the last one, or the one before an
-    encoder-decoder's answer.
+    """The token whose successor is predicted.
+
+    None: the last one, or the one before an encoder-decoder's answer.
     """
     second: Encodable | None = None
     """A second text, which is compared with the first. None: the same."""
     spot: Spot | None = None
     """The layer and the position at which the second text gets what the first has there."""
     target: m.OutcomeId | None = None
-    """The token or class that sweep, lens and contributions are about. None: the likeliest without
-    changes.
-    """
+    """The token or class of sweep, lens and contributions. None: the likeliest without changes."""
     other: m.OutcomeId | None = None
     """The token or class whose logit is subtracted in the contributions; None: none."""
 

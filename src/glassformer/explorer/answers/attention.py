@@ -266,10 +266,11 @@ def _row_blocks(
 ) -> Iterator[
     tuple[range, int, Float[np.ndarray, "head query seen"], Float[np.ndarray, "head query key"]]
 ]:
-    """Yield ``_BLOCK`` rows at a time: the queries, the first key that they may see, their weights
-    from that key on, and their cells for all keys.
+    """Yield ``_BLOCK`` rows at a time.
 
-    A cell is a weight or, with ``sizes``, the share of a key in the sum of weights times sizes.
+    A block has its queries, the first key that they may see, their weights from that key on, and
+    their cells for all keys. A cell is a weight or, with ``sizes``, the share of a key in the sum
+    of weights times sizes.
     """
     for start in range(queries.start, queries.stop, _BLOCK):
         block = range(start, min(queries.stop, start + _BLOCK))

@@ -14,7 +14,7 @@ def experts(runs: Runs, ask: AskExperts) -> Experts:
     numbers remain.
     """
     run = runs.of(ask.run)
-    if len(run.routed) <= 0:
+    if not run.routed:
         raise InputError(
             got=f"a run of {run.message.ask.model!r}, which has no experts",
             expected="a run of a mixture of experts",

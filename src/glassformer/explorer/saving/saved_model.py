@@ -58,10 +58,10 @@ def saved_model(loaded: LoadedModel) -> tuple[dict[str, Any] | None, list[str]]:
     """
     if isinstance(loaded, LoadedHead):
         exported = _head(loaded)
-    elif not isinstance(loaded, LoadedProgram):
-        exported = _transformer(loaded)
-    else:
+    elif isinstance(loaded, LoadedProgram):
         exported = saved_program(loaded)
+    else:
+        exported = _transformer(loaded)
     if exported is None:
         return None, []
     data, tensors = exported
