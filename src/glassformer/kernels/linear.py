@@ -36,7 +36,7 @@ _WIDENED = 2**22  # weights that are widened at a time, so that a large matrix n
 LEAST_WORK = 2**22
 """Multiply-adds from which on a call of oneDNN saves time."""
 LEAST_WORK_HALVES = 2**24
-"""The same bound on processors that multiply 512 bits in two halves."""
+"""The bound :data:`LEAST_WORK` of processors that multiply 512 bits in two halves."""
 
 definition = F.linear
 

@@ -36,7 +36,7 @@ def check_tokens(
             got=f"{name} of type {type(tokens).__name__}",
             expected="a tensor of token ids, [batch, position]",
             fix=(
-                "Of what glassformer.load() gives, lm(text) and lm(batch) read texts; "
+                "With lm = glassformer.load(...), lm(text) and lm(batch) read texts; "
                 "lm.model(**batch) takes a batch."
             ),
         )

@@ -1,4 +1,4 @@
-"""Open entries of the running code: captures, interventions and their kin, in a context variable.
+"""Open entries, such as captures and interventions, of the running code in a context variable.
 
 A ``with`` block opens an entry for its code and for the tasks that are begun in it.
 """
