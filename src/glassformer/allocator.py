@@ -3,7 +3,8 @@
 import ctypes
 import sys
 
-_TRIM_THRESHOLD = -1  # of malloc.h, as the next
+# Parameters of mallopt(), from malloc.h.
+_TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 LARGEST_KEPT = 2**26
 MOST_KEPT = 2**30

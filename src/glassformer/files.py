@@ -395,9 +395,9 @@ def trust(directory: Path) -> None:
 def lies_inside(file: Path) -> bool:
     """Return whether ``file`` may be read as a part of its directory, also if that is untrusted.
 
-    It may be no link, a link to a file of the same directory, or a link to a file of the Hugging
-    Face hub's cache, ``models--OWNER--NAME/blobs/HASH``, which has nothing but downloads. In an
-    installed package any link is allowed.
+    It may if it is no link, a link to a file of the same directory, or a link to a file of the
+    Hugging Face hub's cache, ``models--OWNER--NAME/blobs/HASH``, which has nothing but downloads.
+    In an installed package any link is allowed.
     """
     place = Path(os.path.abspath(file))
     if any(place.is_relative_to(directory) for directory in _TRUSTED):

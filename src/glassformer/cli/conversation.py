@@ -46,8 +46,7 @@ class Conversation:
         setting: The system and developer messages; a ``template`` reads its instructions only.
         template: Chat template that writes the prompts; None: harmony's format.
         stop_tokens: Tokens that end a reply.
-        max_new_tokens: Maximum tokens of a reply, reasoning included; None: until the context is
-            full.
+        max_new_tokens: Maximum tokens of a reply with its reasoning; None: all that fit.
         end_loops: Cut a reply that repeats itself without end.
     """
 

@@ -31,8 +31,9 @@ _COMMANDS = ("/new", "/effort", "/reasoning", "/quit", "/help")
 
 _QUOTES = '"""'
 REPLY_LIMIT = 1024
+"""Maximum tokens of a reply without --max-new-tokens."""
 REASONING_LIMIT = 8192
-"""Maximum tokens of a reply without --max-new-tokens: for models that answer, and that reason."""
+"""Maximum tokens of a reply without --max-new-tokens, for models that reason before they answer."""
 _DIM = "\x1b[2m"
 _PLAIN = "\x1b[0m"
 _ERASE = "\r\x1b[K"
@@ -279,7 +280,7 @@ def _resembles_command(text: str) -> bool:
 
 
 def _help(conversation: Conversation) -> str:
-    """Return the list of commands; the model's template decides whether some are for reasoning."""
+    """Return the list of commands; a model with a template has none for reasoning."""
     if conversation.template is None:
         return HELP
     return "\n".join(

@@ -23,8 +23,7 @@ from glassformer.text import shown
 def _jupyter_lab() -> str | None:
     """Return the command that starts JupyterLab, or None if it is not installed.
 
-    In an environment that is not activated, programs are beside the interpreter but not on the
-    path.
+    Programs of an environment that is not activated are beside the interpreter, not on the path.
     """
     beside_python = shutil.which("jupyter-lab", path=sysconfig.get_path("scripts"))
     on_path = shutil.which("jupyter-lab")

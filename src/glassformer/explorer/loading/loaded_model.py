@@ -59,7 +59,7 @@ class Turn:
 
     @contextmanager
     def at_leisure(self) -> Iterator[None]:
-        """Hold the lock for a long computation, which other computations do not wait to let in."""
+        """Hold the lock for a long computation; other long computations do not give way to it."""
         self._take()
         try:
             yield
