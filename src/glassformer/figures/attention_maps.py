@@ -148,7 +148,10 @@ def _draw_attention_map(
 
 
 def end_of_scale(values: Sequence[np.ndarray], largest: float | None) -> float:
-    """Return the value with the darkest colour: ``largest``, or that of all ``values``; 1 for 0."""
+    """Return the value with the darkest colour.
+
+    It is ``largest``, or the largest of all ``values`` if None; 1 if all are 0.
+    """
     for matrix in values:
         if not isinstance(matrix, np.ndarray) or matrix.ndim != 2:
             raise InputError(

@@ -192,10 +192,8 @@ def _broken(words: Sequence[str], width: float) -> list[Line]:
 
 def _cut(text: str, room: float) -> str:
     """Return the longest beginning of ``text`` that fits into ``room`` points, with "…"."""
-    for end in range(_LONGEST, 0, -1):
-        if _width(text[:end] + "…") <= room:
-            break
-    return text[:end] + "…"
+    beginnings = (text[:end] + "…" for end in range(_LONGEST, 0, -1))
+    return next(beginning for beginning in beginnings if _width(beginning) <= room)
 
 
 @in_style

@@ -178,8 +178,9 @@ def write_values(
 ) -> None:
     """Write each value of a panel into its cell, in black or white for the higher contrast.
 
-    ``image`` is the result of :func:`panel` for as many cells. NaN is left out. All numbers have
-    ``decimals``; if None, :func:`short` writes them relative to ``largest`` (None: the largest).
+    ``image`` is the result of :func:`panel` for as many cells. NaN is left out. Numbers have
+    ``decimals`` digits after the point; if None, :func:`short` writes them relative to ``largest``
+    (None: the largest).
     """
     colours = np.asarray(image.to_rgba(np.ma.asarray(image.get_array())))[..., :3]
     if largest is None:

@@ -45,8 +45,8 @@ def plot_places(
     of a logit, become bars, at most the 20 largest. Effects are red above 0 and blue below.
 
     Args:
-        table: Table of a :class:`~glassformer.observe.results.Result`, whose ``plot`` calls this
-            function.
+        table: Table of a :class:`~glassformer.observe.results.Result`; its ``plot`` calls this
+            function, too.
         kind: Column to draw.
         ax: Axes to draw in; None makes a new figure.
         largest: Absolute value with the darkest colour of a heat map; None: the largest of all.

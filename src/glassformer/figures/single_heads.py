@@ -66,11 +66,9 @@ def draw_comparison(
 ) -> Figure:
     """Draw a hand-designed head on one sequence and, beside it, a learned one.
 
-    Each has the course's eight panels.
-
-    The panels are Km and K; below them Qm and Q, Vm and V, attention and output. Each panel has its
-    own scale in its title, centred at 0: white is 0, red above, blue below. Without ``second``, the
-    first head is drawn alone.
+    Each has the course's eight panels: Km and K; below them Qm and Q, Vm and V, attention and
+    output. Each panel has its own scale in its title, centred at 0: white is 0, red above, blue
+    below. Without ``second``, the first head is drawn alone.
 
     Args:
         seq: ``[position, input_dim]``.

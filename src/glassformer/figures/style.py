@@ -82,8 +82,8 @@ _METADATA: dict[str, dict[str, str | None]] = {
 _MARKS = {
     "png": (b"Software\0glassformer", 4096),
     "svg": (b"<dc:title>glassformer</dc:title>", 4096),
+    "pdf": (b"/Creator (glassformer)", -4096),
 }
-_MARKS |= {"pdf": (b"/Creator (glassformer)", -4096)}
 """Bytes that identify a file of each format, and the size of the start or end that has them."""
 
 in_style = matplotlib.style.context(["default", _STYLE])
@@ -155,7 +155,7 @@ def new_figure(
     used instead of a new one: it becomes a :class:`StyledFigure` with a white background. Further
     arguments are those of ``matplotlib.figure.Figure.subplots``.
     """
-    if min(width, height) <= 0:
+    if not min(width, height) > 0:  # also refuses a width of NaN
         raise InputError(
             got=f"a figure of {width} x {height} inches",
             expected="both above 0",
@@ -294,8 +294,8 @@ def save_figure(
     """Write ``directory / name`` in each of ``formats``; the same figure gives the same files.
 
     The directory is created if missing. An existing file is replaced if this function wrote it, or
-    with ``overwrite``. Formats are "png" (150 dots an inch), "svg" and "pdf".
-    Further arguments are those of ``matplotlib.figure.Figure.savefig``.
+    with ``overwrite``. Formats are "png" (150 dots an inch), "svg" and "pdf". Further arguments
+    are those of ``matplotlib.figure.Figure.savefig``.
     """
     if name != Path(name).stem or name == "":
         raise InputError(

@@ -7,13 +7,13 @@ each coordinate::
     sum_j w_j v_j - t  =  w(S) (sum_S p_j v_j - t)  +  sum_U w_j (v_j - t)
 
 1. *Leakage.* With the margin ``m = max_S s - max_U s``, the wanted keys' exponentials add up to at
-   least ``exp(max_S s)`` and the others' to at most ``|U| exp(max_U s)``, so ``w(U) <= |U| e^-m /
-   (1 + |U| e^-m)``. With n keys this is below ``(n - 1) e^-m``.
-2. *Unevenness.* Equal scores within S give the plain mean. If they spread over ``d = max_S s -
-   min_S s``, the total variation between p and uniform weights is at most ``tanh(d / 4)``: with a
-   share a of the keys at the top score and the rest at the lowest it is ``a (1 - a)(e^d - 1) / (1 +
-   a (e^d - 1))``, which is largest at ``a = 1 / (1 + e^(d/2))``. A mean moves by at most the total
-   variation times the range of the values.
+   least ``exp(max_S s)`` and the others' to at most ``|U| exp(max_U s)``, so
+   ``w(U) <= |U| e^-m / (1 + |U| e^-m)``. With n keys this is below ``(n - 1) e^-m``.
+2. *Unevenness.* Equal scores within S give the plain mean. If they spread over
+   ``d = max_S s - min_S s``, the total variation between p and uniform weights is at most
+   ``tanh(d / 4)``: with a share a of the keys at the top score and the rest at the lowest it is
+   ``a (1 - a)(e^d - 1) / (1 + a (e^d - 1))``, which is largest at ``a = 1 / (1 + e^(d/2))``. A
+   mean moves by at most the total variation times the range of the values.
 
 Together, with the error of an even mean ``r = |mean_S v - t|``::
 
@@ -29,9 +29,9 @@ tiles, of 32 keys at least: each tile after the first multiplies both sums by an
 - A score takes ``inputs`` roundings each for key and query, ``qk_dim`` for their product, and at
   most 8 for the scale and the subtraction of the maximum. Each tile after the first subtracts two
   maxima more, and its exponential and two products act as an error of the earlier tiles' scores.
-  With T such tiles the error of a difference of two scores is at most ``2 gamma(2 inputs + qk_dim +
-  8 + 2 T) A + 2 gamma(42 T)`` in the head (with its u), and again in the float64
-  tables used here: m shrinks and d grows by the sum of both.
+  With T such tiles the error of a difference of two scores is at most
+  ``2 gamma(2 inputs + qk_dim + 8 + 2 T) A + 2 gamma(42 T)`` in the head (with its u), and again in
+  the float64 tables used here: m shrinks and d grows by the sum of both.
 - An output takes ``inputs`` roundings for a value, n - 1 for the sum of the exponentials, n for the
   weighted sum, 40 for the exponentials and at most 8 for the rest: ``gamma(2 n + inputs + 48) B``
   in the head, and again in the tables, where the mean of n differences ``v - t``, each within 2 B

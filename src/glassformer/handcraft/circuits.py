@@ -12,11 +12,11 @@ Scores between *places* (a token at a position) are free of both choices.
 
 What the softmax ignores: a query i of a sequence with places S gives place j the weight
 ``exp(s_ij) / sum_{k in S} exp(s_ik)``, so a number c_i added to the whole row cancels. Nothing else
-does: every sequence with query i has i itself among its keys, and ``log(w_ij / w_ii) = s_ij -
-s_ii`` for every j in it. So the attention over all sequences determines exactly the differences
-within a row, for all keys j that can occur in a sequence with i. (Another token at the query's own
-position cannot.) :func:`centred_scores` therefore subtracts one constant per query place, the mean
-over the possible keys.
+does: every sequence with query i has i itself among its keys, and
+``log(w_ij / w_ii) = s_ij - s_ii`` for every j in it. So the attention over all sequences determines
+exactly the differences within a row, for all keys j that can occur in a sequence with i. (Another
+token at the query's own position cannot.) :func:`centred_scores` therefore subtracts one constant
+per query place, the mean over the possible keys.
 
 Values have no such freedom: weights add up to 1, so a constant added to all values moves every
 output by it. Values are compared as they are, including those of places to which no query attends.

@@ -11,9 +11,9 @@ the start, and copies that place's token into *answer*, which the output reads.
 The bound of :func:`verify_induction` takes the weights alone and holds for every text up to the
 model's length:
 
-1. A head whose wanted key is ahead of all others by a margin m gives others at most ``n e^-m / (1 +
-   n e^-m)`` together (:func:`~glassformer.handcraft.bounds.leakage`), so its output is within that
-   share of the largest distance of two values from the wanted value.
+1. A head whose wanted key is ahead of all others by a margin m gives others at most
+   ``n e^-m / (1 + n e^-m)`` together (:func:`~glassformer.handcraft.bounds.leakage`), so its output
+   is within that share of the largest distance of two values from the wanted value.
 2. In layer 0 the margin is a minimum over all pairs of tokens and all distances. After it, the
    stream of a place is one of (letters + 1)² ideal vectors, given by its token and the previous
    one, up to an error of bounded length.

@@ -2,8 +2,8 @@
 
 Proofs run a model in the dtype of its weights and compute bounds in float64. Several settings of
 PyTorch, NumPy and Python change such arithmetic, its errors, or where tensors are made. Inside
-:func:`proof_settings` they have their defaults; afterwards, also after an error, they are what they
-were.
+:func:`proof_settings` they have their defaults; afterwards, also after an error, they have their
+former values.
 """
 
 import decimal

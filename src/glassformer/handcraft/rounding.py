@@ -3,21 +3,21 @@ r"""Bounds on the rounding of a head's output, for every way of computing it.
 A *path* is a way of computing a head: by NumPy, by PyTorch alone or in padded batches, by fused
 kernels, or by the page. Paths round differently. Take one query with keys j, exact scores s_j,
 values v_j, weights w and output ``o = sum_j w_j v_j``, and a path with unit roundoff u. N
-successive roundings change a sum by at most ``gamma(N, u)`` of its absolute terms. There are errors
-in:
+successive roundings change a sum by at most ``gamma(N, u)`` of its absolute terms. The errors are:
 
 1. *Scores* off by at most ``gamma(2 inputs + qk_dim + 8 + 2 T, u) a_j``, a_j being the sum of
    absolute products of the score and T the number of
    :func:`~glassformer.handcraft.bounds.later_tiles`; exponentials are off by 40 u, and again by 42
    u for each later tile. So the weights are those of scores ``s_j + d_j`` with ``|d_j| <= D_j``.
-   Where no score of a query has a product that is not 0, all are 0 on every path, and ``exp(0) =
-   1``: D_j is 0 then.
+   Where no score of a query has a product that is not 0, all are 0 on every path, and
+   ``exp(0) = 1``: D_j is 0 then.
 2. *Weights.* With w' proportional to ``w_j exp(d_j)``, the sum of these is between ``exp(-E)`` and
    ``exp(E)`` for ``E = ln(sum_j w_j exp(D_j))``, so ``w'_j / w_j`` differs from 1 by at most
-   ``expm1(D_j + E)``. Both sum to 1, so for any c ``|sum_j (w'_j - w_j) v_j| <= sum_j expm1(D_j +
-   E) w_j |v_j - c|``. Where D is large a second bound is smaller: with the key t of the largest
-   score, both weights of another key are at most ``g_j = min(1, exp(s_j - s_t + D_j + D_t))``, so
-   the sum is at most ``sum over j of g_j |v_j - v_t|``.
+   ``expm1(D_j + E)``. Both sum to 1, so for any c
+   ``|sum_j (w'_j - w_j) v_j| <= sum_j expm1(D_j + E) w_j |v_j - c|``. Where D is large a second
+   bound is smaller: with the key t of the largest score, both weights of another key are at most
+   ``g_j = min(1, exp(s_j - s_t + D_j + D_t))``, so the sum is at most
+   ``sum over j of g_j |v_j - v_t|``.
 3. *Values* off by ``gamma(M, u)`` of the sum of their absolute products, with M additions and
    inexact products. A value that is one entry of Vm times 1 is exact.
 4. *The output*: n products and additions, n - 1 for the sum of exponentials, at most 2 for the

@@ -403,7 +403,7 @@ class _Judge:
 
     @property
     def decided(self) -> bool:
-        """Return whether every output that was added is right."""
+        """True if every output that was added is right."""
         return self.undecided is None and self._reserve <= self.least_left
 
     @property

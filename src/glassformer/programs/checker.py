@@ -422,13 +422,14 @@ class _Checker:
         The index is -1 for a combination that cannot occur.
         """
         request = (self.key(part), tuple(basis))
-        domains = self.listed(basis)
+        value_sets = self.listed(basis)
         if request not in self.places:
-            if math.prod(map(len, domains)) > _MOST_COMBINATIONS and request[1] != (request[0],):
+            too_many = math.prod(map(len, value_sets)) > _MOST_COMBINATIONS
+            if too_many and request[1] != (request[0],):
                 raise Undecided(f"{part}, a function of too many combinations of values")
-            self.places[request] = self.tabulate(part, basis, domains)
+            self.places[request] = self.tabulate(part, basis, value_sets)
         occurs = np.ones(1, dtype=bool)
-        for key, values in zip(basis, domains, strict=True):
+        for key, values in zip(basis, value_sets, strict=True):
             possible = self.possible.get(key, np.ones(len(values), dtype=bool))
             occurs = (occurs[:, None] & possible).ravel()
         return np.where(occurs, self.places[request], -1)
@@ -437,13 +438,13 @@ class _Checker:
         self,
         part: Variable,
         basis: Sequence[int],
-        domains: Sequence[tuple[Value, ...]],
+        value_sets: Sequence[tuple[Value, ...]],
     ) -> Places:
-        """Return the index of a variable's value for each combination of values of ``domains``."""
+        """Return the index of a variable's value for each combination of the basis's values."""
         if not set(self.basis(part, basis)) <= set(basis):
             raise Undecided(f"{part}, which does not follow from what is read")
         rows = []
-        for values in itertools.product(*domains):
+        for values in itertools.product(*value_sets):
             known = dict(zip(basis, values, strict=True))
             try:
                 place = self.domains.place(part, self.evaluate(part, known))
@@ -594,9 +595,9 @@ class _Checker:
 
     def few_combinations(self, key: int, basis: Sequence[int]) -> bool:
         """Return whether a variable and its basis have lists of values, with few combinations."""
-        domains = [self.values(variable) for variable in (key, *basis)]
-        listed = [values for values in domains if values is not None]
-        if len(listed) < len(domains):
+        value_sets = [self.values(variable) for variable in (key, *basis)]
+        listed = [values for values in value_sets if values is not None]
+        if len(listed) < len(value_sets):
             return False
         return math.prod(map(len, listed[1:])) <= _MOST_COMBINATIONS
 

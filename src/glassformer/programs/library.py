@@ -78,7 +78,7 @@ def detect(values: Variable, pattern: Sequence[Value]) -> Variable:
 
     The result is None where there are too few positions before.
     """
-    if not pattern:
+    if len(pattern) == 0:
         raise InputError(
             got="an empty pattern",
             expected="at least one value",

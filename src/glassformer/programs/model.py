@@ -54,8 +54,8 @@ class CompiledProgram(nn.Module):
         claims: The compiler's claims, for :func:`~glassformer.programs.checker.check`; None for a
             model read from a file.
 
-    Shape: tokens ``[batch, position]``, indices into the vocabulary, to numbers ``[batch,
-    position]``.
+    Shape: tokens ``[batch, position]``, indices into the vocabulary, to numbers
+    ``[batch, position]``.
     """
 
     def __init__(

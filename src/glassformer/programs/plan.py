@@ -11,8 +11,8 @@ A head's score is ``-SHARPNESS`` times the cost. Where nothing may be selected, 
 of half of that. The mean of the selected values is then right but for ``exp(-SHARPNESS / 2)`` of
 their range.
 
-A **width** is a head with a sink at the selected keys' own score: of w selected keys it gives w /
-(w + 1).
+A **width** is a head with a sink at the selected keys' own score: of w selected keys it gives
+``w / (w + 1)``.
 
 A **function** of other variables is a feed-forward network. Its inputs are added up with strides,
 so that different combinations of values give different sums, and each change of the result from a
@@ -20,8 +20,7 @@ sum to the next takes two ReLU units::
 
     step(x) = relu(u) - relu(u - 1)   with u = (x - low) / (high - low)
 
-which is exactly 0 up to ``low`` and 1 from ``high``: errors of the sum up to a quarter of a gap
-vanish.
+which is exactly 0 up to ``low`` and 1 from ``high``: errors of up to a quarter of a gap vanish.
 
 Source: Lindner et al. 2023, "Tracr", arXiv 2301.05062 (programs as weights); OpenAI 2025, gpt-oss
 model card (sinks).
@@ -116,7 +115,7 @@ class Stored:
         """Return factors of the features and a constant that give a function of the variable.
 
         Args:
-            wanted: The function, at each value of the variable.
+            target: The function, at each value of the variable.
 
         Returns:
             None if no factors give it.
@@ -281,7 +280,7 @@ class Plan:
         return self._looked_up(part)
 
     def code(self, part: Variable) -> Function:
-        """Return a different number for each value of a variable.
+        """Return a function that gives each value of a variable a different number.
 
         Numbers that are near to one another stand for themselves. All numbers do if the variable
         is not free.
@@ -760,7 +759,7 @@ def _digits(
 def _ranks(
     chosen: np.ndarray, part: Select
 ) -> list[tuple[Float[np.ndarray, " query"], Float[np.ndarray, " key"]]]:
-    """Return a cost of 1 for pairs that are not chosen, as few products as its rank."""
+    """Return a cost of 1 for pairs that are not chosen, by as few products as its rank."""
     cost = 1.0 - chosen
     basis: list[np.ndarray] = []
     normed = np.zeros((MOST_FEATURES, cost.shape[1]))

@@ -38,7 +38,7 @@ class Ball(NamedTuple):
 
     @property
     def size(self) -> Array:
-        """Return the largest absolute values."""
+        """The largest absolute values."""
         return np.abs(self.middle) + self.radius
 
     def at(self, columns: slice) -> "Ball":

@@ -1,7 +1,6 @@
 """Programs as text, for exercises: read without running them, and compared with a definition.
 
-A text is Python that uses this language only: lines ``name = ...``, and a last line that is the
-program::
+A text is Python in this language only: lines ``name = ...``, and the program as the last line::
 
     same = select(tokens, tokens, operator.eq)
     selector_width(same)
@@ -52,8 +51,7 @@ def read_written(text: str, vocabulary: Sequence[Value]) -> Variable:
     """Read the program that a text describes.
 
     Constants are whole numbers, True, False, None and the texts in ``vocabulary``. Variables are
-    multiplied and divided only by numbers, so that no number in a program has more digits than its
-    text.
+    multiplied and divided only by numbers: so no number has more digits than the text.
     """
     if len(text) > MOST_CHARACTERS:
         raise InputError(
