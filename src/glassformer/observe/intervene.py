@@ -89,14 +89,19 @@ def intervene(model: Any, *edits: Edit) -> Iterator[None]:
     _check_reached(plans, hooks.ran_in_other_thread)
 
 
-def _check_request(model: nn.Module, edits: Sequence[Edit]) -> None:
-    """Refuse compiled models, objects that are no edits, and edits with values of another model."""
+def require_uncompiled(model: nn.Module) -> None:
+    """Refuse a compiled model, whose graph has no hooks."""
     if hasattr(model, "_orig_mod"):
         raise InputError(
             got="a compiled model",
             expected="the plain one",
             fix="Pass the model before torch.compile().",
         )
+
+
+def _check_request(model: nn.Module, edits: Sequence[Edit]) -> None:
+    """Refuse compiled models, objects that are no edits, and edits with values of another model."""
+    require_uncompiled(model)
     for edit in edits:
         if not isinstance(edit, Edit):
             raise InputError(

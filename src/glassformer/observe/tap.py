@@ -25,7 +25,12 @@ from glassformer.observe.hook_points import (
     kinds_of,
     of_kind,
 )
-from glassformer.observe.intervene import allowed_keys, fitting, require_zero
+from glassformer.observe.intervene import (
+    allowed_keys,
+    fitting,
+    require_uncompiled,
+    require_zero,
+)
 from glassformer.observe.module_hooks import scope
 from glassformer.observe.running import Visit
 
@@ -111,12 +116,7 @@ def tapped(model: Any, tap: Tap, *, sites: str | Sequence[str] | None = None) ->
     """
     if not isinstance(model, nn.Module):
         model = network_of(model)
-    if hasattr(model, "_orig_mod"):
-        raise InputError(
-            got="a compiled model",
-            expected="the plain one",
-            fix="Pass the model before torch.compile().",
-        )
+    require_uncompiled(model)
     points = find_hook_points(model)
     foreign = hugging_face.is_hugging_face(model)
     places = _places(points)
