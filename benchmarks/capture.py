@@ -93,16 +93,14 @@ def peer(model: Any) -> Any:
             (getattr(hf_layer.self_attn, name), getattr(layer.attention, mine))
             for name, mine in names.items()
         ]
-    for module, weight in pairs:
-        module.weight.copy_(weight.weight)
+    for hf_module, module in pairs:
+        hf_module.weight.copy_(module.weight)
     return hf_model
 
 
 @torch.no_grad()
 def not_watching(rounds: int) -> dict[str, Any]:
-    """A forward pass of a few tokens, where overhead would show most, before any capture and after
-    one.
-    """
+    """A pass of a few tokens, where overhead would show most, before and after a capture."""
     untouched = decoder(64)
     watched = decoder(64)
     tokens = torch.randint(VOCAB, (1, 16))

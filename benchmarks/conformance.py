@@ -221,9 +221,7 @@ def greedy(logits_of: Callable[[Tensor], Tensor], text: Tensor) -> Tensor:
 
 
 def families(names: list[str]) -> Iterator[dict[str, Any]]:
-    """A row for each family, library and dtype: its largest differences from transformers in
-    float64.
-    """
+    """A row for each family, library and dtype: largest errors against transformers in float64."""
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             case = Case(name, Path(folder))
@@ -348,15 +346,15 @@ def torch_rows() -> Iterator[dict[str, Any]]:
                 (block, dtype),
                 (torch_block, dtype),
             ):
-                given_x = x.to(torch.bfloat16).to(precision).requires_grad_()
+                inputs = x.to(torch.bfloat16).to(precision).requires_grad_()
                 layer.to(torch.float64).to(precision)
                 also = [memory.to(torch.bfloat16).to(precision)] if kind == "decoder" else []
                 mask = {
                     "tgt_mask": nn.Transformer.generate_square_subsequent_mask(9, dtype=precision)
                 }
-                out = layer(given_x, *also, **(mask if also and layer is torch_block else {}))
+                out = layer(inputs, *also, **(mask if also and layer is torch_block else {}))
                 out.double().square().sum().backward()
-                results.append([out.detach(), given_x.grad])
+                results.append([out.detach(), inputs.grad])
             names = ("glassformer", "torch")
             name = f"nn.Transformer{kind.title()}Layer" + (", norm first" if norm_first else "")
             for library, measured in zip(names, results[1:], strict=True):
@@ -396,26 +394,19 @@ def openai_rows() -> Iterator[dict[str, Any]]:
         }
         for name, dtype in DTYPES.items():
             for experts in ("dense", "mxfp4"):
-                if (name, experts) != (
-                    "float64",
-                    "mxfp4",
-                ):  # the kernel of packed experts is one of float32
-                    our_model = Decoder.from_pretrained(folder, dtype=dtype, experts=experts).eval()
-                    row = {
-                        "reference": "OpenAI's gpt-oss",
-                        "library": f"glassformer, {experts} experts",
-                        "dtype": name,
-                    }
-                    yield {
-                        **row,
-                        "outputs": largest([our_model(tokens[None])[0]], [expected_logits]),
-                    }
+                if name == "float64" and experts == "mxfp4":
+                    continue  # the kernel of packed experts is one of float32
+                our_model = Decoder.from_pretrained(folder, dtype=dtype, experts=experts).eval()
+                yield {
+                    "reference": "OpenAI's gpt-oss",
+                    "library": f"glassformer, {experts} experts",
+                    "dtype": name,
+                    "outputs": largest([our_model(tokens[None])[0]], [expected_logits]),
+                }
 
 
 def tracr_rows() -> dict[str, Any]:
-    """The programs of tracr's tests: sequences of the greatest length that both compute rightly,
-    and largest errors.
-    """
+    """The programs of tracr's tests: right sequences of the greatest length, and largest errors."""
     tracr = Tracr(sys.executable)
     cases = tracr.ask("cases")
     our_programs = Ours(cases)
@@ -449,9 +440,7 @@ def tracr_rows() -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Fault:
-    """A fault that was published: what it would change here, and how far each library is from the
-    reference.
-    """
+    """A published fault: its effect here, and the distance of each library from the reference."""
 
     name: str
     threads: tuple[str, ...]
@@ -543,8 +532,9 @@ def beyond_the_window(case: Case) -> Fault:
 
 
 def yarn_on_windowed_layers(folder: Path) -> Fault:
-    """OLMo 3 rescales the rotation in layers of full attention alone. The reference's windowed
-    layers are set here.
+    """OLMo 3 rescales the rotation in layers of full attention alone.
+
+    The reference's windowed layers are set here.
     """
     torch.manual_seed(0)
     seed = next(

@@ -109,9 +109,7 @@ def mixtral_pair() -> tuple[Contestant, Contestant]:
 
 
 def in_windows(contestant: Contestant) -> Contestant:
-    """Ours with the same weights and a window on every second layer: another function, for less
-    work.
-    """
+    """Ours with a window on every second layer: the same weights, another function, less work."""
     decoder = contestant.model
     assert isinstance(decoder, Decoder)
     windowed = Decoder(dataclasses.replace(decoder.config, window=WINDOW, windowed_layers="even"))
@@ -120,9 +118,7 @@ def in_windows(contestant: Contestant) -> Contestant:
 
 
 def windowed_pair() -> tuple[Contestant, Contestant]:
-    """Ours in the form of gpt-oss and GptOss, with the same weights: every second layer sees 128
-    keys.
-    """
+    """Ours in the form of gpt-oss, and GptOss, with equal weights and windows."""
     torch.manual_seed(0)
     layers = ["sliding_attention", "full_attention"] * 2
     peer = GptOssForCausalLM(
@@ -173,8 +169,9 @@ _NAMES = {
 
 
 def _from_gpt_oss(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of GptOss under our names; its experts are [expert, in, out] with gate and up in
-    turns.
+    """Weights of GptOss under our names.
+
+    Its experts are [expert, in, out] with gate and up in turns.
     """
     our_weights: dict[str, Tensor] = {}
     for name, tensor in tensors.items():

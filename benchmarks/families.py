@@ -77,9 +77,7 @@ NEW = 32
 
 
 def pair(name: str, dtype: torch.dtype) -> tuple[Contestant, Contestant]:
-    """Ours and theirs, with the same weights, which both read in the same memory where they have
-    the same form.
-    """
+    """Ours and theirs, with the same weights, in shared memory where they have the same form."""
     torch.manual_seed(0)
     peer = AutoModelForCausalLM.from_config(
         SHAPES[name], dtype=torch.bfloat16, attn_implementation="sdpa"
@@ -131,8 +129,8 @@ def measure(
 
         times = each_turn(
             {
-                one_model.name: lambda one_model=one_model: call(one_model)
-                for one_model in contestants
+                contestant.name: lambda contestant=contestant: call(contestant)
+                for contestant in contestants
             },
             rounds,
             clock=clock,

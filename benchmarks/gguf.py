@@ -112,9 +112,8 @@ def measure(file: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def resident() -> int:
     """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf(
-        "SC_PAGE_SIZE"
-    )
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> None:

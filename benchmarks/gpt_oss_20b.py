@@ -164,9 +164,7 @@ def llama(options: argparse.Namespace) -> dict[str, float]:
 
 
 def compared(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Medians and spread of ours and llama.cpp's tokens a second, and the ratio of the medians;
-    bandwidths by round.
-    """
+    """Tokens a second of ours and llama.cpp with their ratio, and bandwidths by round."""
     result: dict[str, Any] = {}
     for work in ("prefill", "generation"):
         speeds = {name: [round_speeds[name][work] for round_speeds in rounds] for name in rounds[0]}

@@ -52,9 +52,7 @@ CASES: dict[str, tuple[DecoderConfig, int, int]] = {
 }
 
 Run = Callable[[Path, Tensor], tuple[Tensor, list[Tensor]]]
-"""Directory and tokens to logits ``[position, token]`` and, for each layer, the experts
-``[position, top_k]``.
-"""
+"""From directory and tokens to logits [position, token] and experts [position, top_k] by layer."""
 
 
 def ours(dtype: torch.dtype, experts: str, pack: str | None = None) -> Run:

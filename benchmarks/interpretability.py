@@ -57,9 +57,7 @@ Task = tuple[Callable[[], Any], Callable[[], Any], float]
 
 
 class Study:
-    """Both models, and the prompts: indirect objects ("Mary and John ... John gave a drink to":
-    Mary).
-    """
+    """Both models, and prompts such as "Mary and John ... John gave a drink to" (Mary)."""
 
     def __init__(self, name: str) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(name)
@@ -89,9 +87,7 @@ class Study:
         self.long = torch.randint(1000, 20000, (1, 256), generator=torch.Generator().manual_seed(0))
 
     def metric(self, logits: Tensor) -> Tensor:
-        """The mean difference of the two names' logits at the end, of the first texts if there are
-        fewer.
-        """
+        """The mean difference of the two names' last logits, of as many texts as there are."""
         rows = torch.arange(len(logits))
         last = logits[:, -1]
         return (last[rows, self.right[: len(rows)]] - last[rows, self.wrong[: len(rows)]]).mean()
@@ -359,9 +355,7 @@ def tasks(study: Study) -> dict[str, Task]:
 
 
 def main() -> None:
-    """Measure the chosen tasks, print them, and keep them in the JSON file beside those that are
-    there.
-    """
+    """Measure the chosen tasks, print them, and add them to the JSON file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -401,7 +395,7 @@ def compared(
         )
         difference = float((first.reshape(second.shape) - second).abs().max())
         del answers, first, second
-    ratios = [peers_task / our_task for our_task, peers_task in zip(*spent, strict=True)]
+    ratios = [theirs / ours for ours, theirs in zip(*spent, strict=True)]
     medians = {"ours": statistics.median(spent[0]), "transformer_lens": statistics.median(spent[1])}
     return {
         **medians,
@@ -413,9 +407,7 @@ def compared(
 
 
 def memory(study: Study) -> dict[str, float]:
-    """Peak MiB of a sweep over a layer's heads, by ``batch_size``, and of the peer's run with a
-    cache of them.
-    """
+    """Peak MiB of a sweep over a layer's heads, by ``batch_size``, and of the peer's cached run."""
     inputs = study.model, study.clean, study.flipped, study.metric
     sweep = functools.partial(patch_sweep, *inputs, layers=15)
     peaks = {

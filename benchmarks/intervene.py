@@ -89,9 +89,7 @@ def boot(model: Any) -> Any:
 
 @torch.no_grad()
 def sweeps(rounds: int) -> dict[str, Any]:
-    """Both sweeps, of ours on texts that differ at every position and on texts with equal first
-    halves.
-    """
+    """Both sweeps; ours on texts that differ at every position, and with equal first halves."""
     model = gpt2()
     our_model = decoder()
     peer = boot(model)
@@ -99,7 +97,7 @@ def sweeps(rounds: int) -> dict[str, Any]:
     halves = texts(shared=8)
     _, cache = peer.run_with_cache(clean)
     results: dict[str, Any] = {}
-    for site, (hook_name, axes, width) in PEERS.items():
+    for site, (peers_sweep, axes, width) in PEERS.items():
         places = pandas.DataFrame(list(product(range(12), range(width))), columns=list(axes))
         sweep = functools.partial(patch_sweep, metric=difference, site=site)
         runs = {
@@ -113,7 +111,7 @@ def sweeps(rounds: int) -> dict[str, Any]:
         for turn in range(rounds):
             rows = slice(turn, None, 8)
             start = time.perf_counter()
-            expected = hook_name(
+            expected = peers_sweep(
                 peer,
                 corrupted,
                 cache,
@@ -126,13 +124,13 @@ def sweeps(rounds: int) -> dict[str, Any]:
             )
             for name, run in runs.items():
                 start = time.perf_counter()
-                values = run()
+                result = run()
                 spent[name].append(time.perf_counter() - start)
                 if name == "transformers' GPT-2":
                     differences.append(
-                        float((values.values.flatten()[rows] - expected).abs().max())
+                        float((result.values.flatten()[rows] - expected).abs().max())
                     )
-                    effects.append(float(values.effects.abs().max()))
+                    effects.append(float(result.effects.abs().max()))
         seconds = {name: statistics.median(turns) for name, turns in spent.items()}
         results[site] = {
             "places": len(places),
@@ -160,9 +158,7 @@ def memory() -> dict[str, float]:
 
 
 def overhead(rounds: int) -> dict[str, Any]:
-    """What watching costs: seconds of a forward pass, and of entering and leaving a block around
-    it.
-    """
+    """Cost of watching: seconds of a forward pass, and of entering and leaving a block."""
     model, (clean, corrupted) = gpt2(), texts()
 
     def forward() -> None:

@@ -52,9 +52,7 @@ WORKLOADS = (
 
 
 class Peer(nn.Module):
-    """torch.nn.Transformer with embeddings, sinusoidal target positions and an output projection
-    around it.
-    """
+    """torch.nn.Transformer with embeddings, sinusoidal target positions and an output map."""
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
@@ -126,8 +124,8 @@ class Peer(nn.Module):
                 (torch_part.linear1, our_part.ffn.up),
                 (torch_part.linear2, our_part.ffn.down),
             ]
-        for torch_weight, our_weight in pairs:
-            torch_weight.load_state_dict(our_weight.state_dict())
+        for torch_part, our_part in pairs:
+            torch_part.load_state_dict(our_part.state_dict())
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         padding = source == 0
@@ -170,9 +168,7 @@ def step(model: nn.Module, source: Tensor, target: Tensor) -> Callable[[], Tenso
 
 
 def compare(rounds: int, only: str | None) -> list[dict[str, Any]]:
-    """A row for each workload: examples a second, how many times as fast we are, difference of the
-    first loss.
-    """
+    """A row for each workload: examples a second, speedup, difference of the first loss."""
     rows = []
     for load in WORKLOADS:
         if only is not None and only not in load.name:

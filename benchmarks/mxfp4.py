@@ -83,9 +83,7 @@ NUMBERS = NUMBERS.to(torch.bfloat16).flatten()
 
 @torch.compile(dynamic=False)
 def compiled(blocks: Tensor, scales: Tensor) -> Tensor:
-    """The form of the expansion that torch.compile made the fastest loop of, among several: one
-    table for all.
-    """
+    """The fastest of several forms of the expansion under torch.compile: one table for all."""
     codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(-2).int()
     return NUMBERS[codes + 16 * scales.int().unsqueeze(-1)].flatten(-2)
 
@@ -169,9 +167,7 @@ def expansion(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
 
 @torch.no_grad()
 def product(rounds: int, openai: Expand, fast: bool) -> dict[str, Any]:
-    """One matrix times some tokens; of dense weights in bfloat16 too, which are four times as much
-    to read.
-    """
+    """One matrix times some tokens; also dense in bfloat16, which is four times as much to read."""
     pairs = matrices()
     dense = cycle([mxfp4.decode(*packed) for packed in pairs])
     results: dict[str, Any] = {}

@@ -71,8 +71,9 @@ async ([action, done]) => {
   return (performance.now() - start) / 1000;
 }
 """
-"""Seconds from an action to the first painted frame in which a condition holds. Nothing runs
-between two changes.
+"""Seconds from an action to the first painted frame in which a condition holds.
+
+Nothing runs between two changes.
 """
 
 TYPE = """() => {{

@@ -434,9 +434,7 @@ class Trial:
         vocabulary = domains.vocabulary
 
         def worst(sequences: list[Sequence[Any]]) -> tuple[float, list[int]]:
-            """The largest error, infinite for a value read wrongly, and the sequences' places by
-            their errors.
-            """
+            """The largest error, infinite for a wrong value, and sequences' places by error."""
             errors = []
             for sequence, (outputs, values) in zip(sequences, read(sequences), strict=True):
                 try:
@@ -493,9 +491,7 @@ class Trial:
     def _climb(
         self, worst: Callable[[list[Sequence[Any]]], tuple[float, list[int]]], domains: Domains
     ) -> float:
-        """The largest error found: from random and regular sequences, by changes that make it
-        larger.
-        """
+        """The largest error that changes of random and regular sequences lead to."""
         draw = self.draw
         vocabulary = domains.vocabulary
         most = domains.max_len

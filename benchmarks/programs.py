@@ -154,9 +154,7 @@ class Ours:
         return verify_program(self._model).verdict
 
     def sequences(self, most: int) -> tuple[list[list[Any]], list[list[Any]]]:
-        """Different sequences of the greatest length on which the program has a value, at random,
-        and their values.
-        """
+        """Random different sequences of the greatest length with a value, and their values."""
         domains = self._model.domains
         draw = random.Random(0)
         possible = len(domains.vocabulary) ** domains.max_len
@@ -178,9 +176,7 @@ class Ours:
 
     @torch.inference_mode()
     def run(self, sequences: list[list[Any]], exact: list[list[Any]]) -> dict[str, Any]:
-        """The outputs of sequences of one length, and the largest error of values that are not
-        None.
-        """
+        """The outputs of sequences of one length, and the largest error of values but None."""
         codes = {value: number for number, value in self._model.codes or ()}
         numbers = self._model(self._ids(sequences)).numpy()
         ideal = np.array([[codes.get(value, value) for value in row] for row in exact], np.float32)
@@ -208,8 +204,9 @@ class Ours:
 
 
 def same(outputs: list[list[Any]], expected: list[list[Any]]) -> int:
-    """How many outputs are right, by the rule of tracr's tests: where None is wanted, any; numbers
-    to 0.5 %.
+    """How many outputs are right, by the rule of tracr's tests.
+
+    Where None is expected, any output is right; numbers are right to 0.5 %.
     """
 
     def close(value: Any, right: Any) -> bool:

@@ -39,9 +39,7 @@ WINDOW_LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
 
 
 def _training_step(contestant: Contestant, batches: torch.Tensor) -> Callable[[], None]:
-    """Forward, loss, backward, of other tokens in every step; the optimizer is torch's for all and
-    left out.
-    """
+    """Forward, loss, backward, with new tokens in each step; torch's optimizer is left out."""
     following = itertools.cycle(batches)
 
     def step() -> None:
@@ -167,9 +165,7 @@ def compare(rounds: int) -> dict[str, Any]:
 
 
 def window_growth(runs: int = 2) -> list[dict[str, float]]:
-    """A windowed layer at growing lengths, each in a process of its own; the fastest of a few runs
-    counts.
-    """
+    """A windowed layer at growing lengths, each in its own process; the fastest run counts."""
     table = []
     for length in WINDOW_LENGTHS:
         command = [sys.executable, str(HERE / "window.py"), str(length)]

@@ -30,11 +30,10 @@ def each_turn(
     repeats: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of one call for each contestant in each of ``rounds`` turns, which are ``repeats``
-    calls.
+    """Seconds of one call for each contestant in each of ``rounds`` turns.
 
-    Each is called twice before, unmeasured. ``time.process_time`` as ``clock`` is for one thread on
-    a busy machine.
+    A turn is ``repeats`` calls. Each contestant is called twice before, unmeasured.
+    ``time.process_time`` as ``clock`` is for one thread on a busy machine.
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for call in contestants.values():
@@ -65,9 +64,7 @@ def processor() -> str:
 
 
 def keep(results: dict[str, Any], out: Path, **more: Any) -> None:
-    """Write ``results`` to ``out``, with the versions that they are of and what else belongs to
-    these.
-    """
+    """Write ``results`` to ``out``, with versions, the processor and ``more``."""
     libraries = {name: version(name) for name in ("torch", "transformers")}
     here = {"processor": processor(), "threads": torch.get_num_threads()}
     versions = {"python": platform.python_version(), **libraries, **here, **more}

@@ -24,9 +24,7 @@ BOS = "compiler_bos"
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    """tracr's integration tests by name: its 43, the one for causal models alone, and what it lists
-    as unsupported.
-    """
+    """tracr's integration tests by name: 43, one for causal models alone, and unsupported ones."""
     cases = {case["testcase_name"]: {**case, "causal": False} for case in test_cases.TEST_CASES}
     for case in [*test_cases.CAUSAL_TEST_CASES, *test_cases.UNSUPPORTED_TEST_CASES]:
         cases.setdefault(case["testcase_name"], {**case, "causal": True})
@@ -77,9 +75,7 @@ class Peer:
         }
 
     def run(self, sequences: list[list[Any]], exact: list[list[Any]]) -> dict[str, Any]:
-        """The outputs of sequences of one length, and the largest error before decoding, None left
-        out.
-        """
+        """Outputs of sequences of one length, and the largest error of values but None."""
         tokens = np.array([self.encoder.encode([BOS, *sequence]) for sequence in sequences])
         output = self.network(self.model.params, tokens)
         numbers = np.array(output.unembedded_output)[:, 1:]

@@ -1,8 +1,7 @@
 """Wrong answers of the course, and what refuses them.
 
-    python tools/course_mutants.py [--labs lookup gpt_oss] [--count 1000] [--seed 0] [--documents
-    DIRECTORY]
-        [--out runs/course-mutants.json]
+    python tools/course_mutants.py [--labs lookup gpt_oss] [--count 1000] [--seed 0]
+                                   [--documents DIRECTORY] [--out runs/course-mutants.json]
 
 Wrong answers are the faults that people make (``src/glassformer/course/faults``), others that hold
 on ordinary inputs (``tests/course/wrong``), and mutants: solutions changed in one place, by the
@@ -341,9 +340,7 @@ def first_wrong(exercise: Exercise | Verdict, submitted: Any, drawn: list[Any]) 
 def judged(
     wrong: Wrong, exercise: Exercise | Verdict, drawn: list[Any], cells: list[str]
 ) -> dict[str, Any]:
-    """What each judge says, True where the answer is refused; None where a judge has nothing to
-    say.
-    """
+    """What each judge says: True if the answer is refused, None if it cannot be judged."""
     refused: dict[str, Any] = dict.fromkeys(JUDGES)
     try:
         with ProcessorLimit(SECONDS):

@@ -185,10 +185,9 @@ def expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
         case ast.Subscript(slice=ast.Slice() as part) if part.step is None:
             yield "slice", changed(node, slice=changed(part, lower=moved(part.lower, 1, 1)))
             yield "slice", changed(node, slice=changed(part, upper=moved(part.upper, -1, -1)))
-        case ast.Call(args=[first, second, *rest]) if name_of(
-            node.func
-        ) not in MESSAGES and not any(isinstance(argument, ast.Starred) for argument in node.args):
-            yield "swapped arguments", changed(node, args=[second, first, *rest])
+        case ast.Call(args=[first, second, *rest]) if name_of(node.func) not in MESSAGES:
+            if not any(isinstance(argument, ast.Starred) for argument in node.args):
+                yield "swapped arguments", changed(node, args=[second, first, *rest])
 
 
 def statements(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
@@ -221,8 +220,9 @@ def name_of(function: ast.expr) -> str:
 
 
 class Finder(ast.NodeVisitor):
-    """Collects what is mutated of a module: (operator, node, replacement, lines of the statement,
-    in a function).
+    """Collects the mutations of a module.
+
+    Each is (operator, node, replacement, lines of the statement, in a function).
     """
 
     def __init__(self) -> None:
@@ -327,9 +327,7 @@ def mutants_of(tree: Path, file: Path) -> list[Mutant]:
 
 
 def sample(tree: Path, packages: list[str], count: int, seed: int) -> list[Mutant]:
-    """Each mutant equally likely; the sample of a package does not depend on the other packages
-    named.
-    """
+    """Each mutant equally likely; a package's sample does not depend on the other packages."""
     mutants_by_package = {
         package: [
             mutant
@@ -366,10 +364,10 @@ class Watch:
 
 
 def in_child(work: Callable[[], dict[str, Any]], cpu_seconds: float, log: Path) -> dict[str, Any]:
-    """What ``work`` returns in a fork of this process, its seconds ``wall``, and how it ``ended``
-    if not by itself.
+    """What ``work`` returns in a fork of this process, with ``wall`` and ``ended``.
 
-    A child that uses much more than ``cpu_seconds``, or too much memory, is ended.
+    ``wall`` is its seconds, and ``ended`` says how it ended if not by itself. A child that uses
+    much more than ``cpu_seconds``, or too much memory, is ended.
     """
     result = log.with_suffix(".json")
     start = time.monotonic()
@@ -392,9 +390,8 @@ def in_child(work: Callable[[], dict[str, Any]], cpu_seconds: float, log: Path) 
             os._exit(0)
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
-        if (
-            time.monotonic() - start > 60 + 20 * cpu_seconds
-        ):  # it waits, as a waiting process uses no processor
+        # A process that waits uses no processor time.
+        if time.monotonic() - start > 60 + 20 * cpu_seconds:
             ended = "time limit"
         if done or ended:
             with suppress(ProcessLookupError):
@@ -419,8 +416,9 @@ def run_items(
     before: Callable[[Any], None] | None = None,
     budget: float = math.inf,
 ) -> dict[str, Any]:
-    """Run tests of a session in this process; without ``before``, until the first one fails or the
-    budget is spent.
+    """Run tests of a session in this process.
+
+    Without ``before``, until the first one fails or the budget is spent.
     """
     watch = Watch()
     session.config.pluginmanager.register(watch)
@@ -460,9 +458,7 @@ class Covered:
 
 
 def cover(tree: Path, session: Any, items: list[Any], data_file: Path) -> dict[str, Any]:
-    """Run the tests under coverage, with few examples of those that draw many; give up those that
-    take long.
-    """
+    """Run the tests under coverage, with few drawn examples; give up those that take long."""
     import coverage
     import hypothesis
 
@@ -510,7 +506,7 @@ def covered_by(tree: Path, session: Any, directory: str, out: Path) -> Covered:
         *(tree / "src/glassformer" / package for package in packages),
     ]
     sources = sorted(file for folder in folders for file in folder.rglob("*.py"))
-    digest = hashlib.sha256(b"".join(package.read_bytes() for package in sources)).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()[:16]
     result_file = out / f"covered-{directory}-{digest}.json"
     if not result_file.exists():
         items = [item for item in session.items if item.nodeid.startswith(f"tests/{directory}/")]
@@ -541,14 +537,15 @@ def covered_by(tree: Path, session: Any, directory: str, out: Path) -> Covered:
 def tests_for(
     mutant: Mutant, covered: list[Covered], imports: Callable[[str, str], bool], budget: float
 ) -> tuple[list[str], float]:
-    """The tests that execute the mutant's statement, likeliest to fail and fastest first, and their
-    seconds.
+    """The tests that execute the mutant's statement, and their seconds.
+
+    Those that are likeliest to fail come first, and fast ones before slow ones.
     """
     seconds: dict[str, float] = {}
     first, last = mutant.lines
     for directory_tests in covered:
         by_line = directory_tests.tests.get(mutant.module, {})
-        # what runs at import counts for all tests
+        # What runs at import counts for all tests.
         lines = range(first, last + 1) if mutant.function else by_line
         for name in {name for line in lines for name in by_line.get(line, ())}:
             seconds[name] = directory_tests.seconds[name]
@@ -569,8 +566,9 @@ def tests_for(
 def tests_by_import(
     mutant: Mutant, items: list[Any], directories: list[str], imports: Callable[[str, str], bool]
 ) -> list[str]:
-    """The tests of the files that import the mutant's module, otherwise of its package; one case of
-    each test first.
+    """The tests of the files that import the mutant's module, otherwise of its package.
+
+    One case of each test comes first.
     """
     near = [item for item in items if item.nodeid.split("/")[1] in directories]
     chosen = [item for item in near if imports(item.nodeid.split("::")[0], mutant.module)]
@@ -609,11 +607,9 @@ def replace_code(tree: Path, mutant: Mutant, functions: list[types.FunctionType]
     file = tree / "src" / Path(*mutant.module.split(".")).with_suffix(".py")
     source = mutant.applied(file.read_bytes())
     loader = sys.modules[mutant.module.removesuffix(".__init__")].__spec__.loader
-    # as jaxtyping's import hook compiles it
-    pending, codes = (
-        [loader.source_to_code(source, str(file))],
-        {},
-    )
+    # As jaxtyping's import hook compiles it.
+    pending = [loader.source_to_code(source, str(file))]
+    codes = {}
     while pending:
         for constant in pending.pop().co_consts:
             if isinstance(constant, types.CodeType):
@@ -826,7 +822,7 @@ def main() -> None:
             os.environ["PYTHONPATH"] = str(tree / "src")
             sys.path.insert(0, str(tree / "src"))
             os.chdir(tree)
-            packages = {directory.module.split(".")[1] for directory in mutants}
+            packages = {mutant.module.split(".")[1] for mutant in mutants}
             directories = sorted(
                 {directory for package in packages for directory in test_directories(tree, package)}
             )

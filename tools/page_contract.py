@@ -23,9 +23,7 @@ Mode = Literal["validation", "serialization"]
 
 
 def types() -> dict[str, Any]:
-    """An OpenAPI description without paths: the schemas of every request, every answer and the
-    state.
-    """
+    """An OpenAPI description without paths: schemas of every request and answer, and the state."""
     models: dict[tuple[type[BaseModel], Mode], None] = {(Refusal, "serialization"): None}
     for call in CALLS.values():
         models[call.asked, "validation"] = None
@@ -58,9 +56,7 @@ def contract() -> dict[str, Any]:
 
 
 def _bare(schema: Any) -> Any:
-    """The schema without titles and descriptions, which the models in Python have. A field of such
-    a name stays.
-    """
+    """The schema without the models' titles and descriptions; a field of such a name stays."""
     if isinstance(schema, list):
         return [_bare(item) for item in schema]
     if not isinstance(schema, dict):

@@ -76,8 +76,7 @@ def write_random_gpt_oss(
     seed: int = 0,
     **options: Any,
 ) -> int:
-    """Write a random model like the released ones: names, kinds of numbers, ``config.json`` and
-    files.
+    """Write a random model like the released ones, with their names, dtypes and files.
 
     The weights' variance keeps activations at their size, with logits of standard deviation
     :data:`LOGITS_STD`. The codes of MXFP4 are uniform, and two neighbouring exponents are mixed for
@@ -106,7 +105,7 @@ def random_gpt_oss(config: DecoderConfig, seed: int = 0) -> LazyDecoder:
             fix="Use 0.",
         )
     packed = dataclasses.replace(config, expert_format="mxfp4")
-    # all layers have the shapes of the first
+    # All layers have the shapes of the first.
     one_layer = dataclasses.replace(packed, num_layers=1, windowed_layers="all")
     tensors = {}
     for name, tensor in empty_decoder(one_layer).state_dict().items():

@@ -157,8 +157,10 @@ _LENGTHS = {
         _SHORT, steps=200, batch_size=2, learning_rate=4e-3, muon_learning_rate=8e-3, eval_every=50
     ),
 }
-"""The training at one length after the other: what was learned from short texts fails at long ones,
-and recovers in a few hundred steps at four times the length.
+"""The training at one length after the other.
+
+What was learned from short texts fails at long ones, and recovers in a few hundred steps at four
+times the length.
 """
 
 
@@ -195,9 +197,7 @@ def make_sentiment(work: Path) -> None:
 
 
 def make_lookup_course(work: Path) -> None:
-    """The lookup course's model with its own recipe, for fewer epochs: all is right after the first
-    few.
-    """
+    """The lookup course's model with its own recipe, for fewer epochs: a few suffice."""
     model, _ = train_course(SEED, work, epochs=15)
     model.half().float()
     contexts = all_contexts()
@@ -223,9 +223,7 @@ def make_lookup_facts(work: Path) -> None:
 
 
 def make_recurrence(work: Path) -> None:
-    """A decoder with everything to be seen in it: windows, grouped heads, sinks, experts; read at
-    full length last.
-    """
+    """A decoder with windows, grouped heads, sinks and experts, trained at full length last."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = Decoder(DECODER)
@@ -252,8 +250,9 @@ def make_recurrence(work: Path) -> None:
 
 
 class _FewHeads(NextTokenTask):
-    """Next tokens, with a penalty on the norms of each head's two circuits: what one head can do is
-    not shared.
+    """Next tokens, with a penalty on the norms of each head's two circuits.
+
+    It keeps heads from sharing what one of them can do.
     """
 
     PENALTY = 0.02
@@ -285,8 +284,9 @@ def repeated_letters(step: int, size: int, *, seed: int = SEED, half: int | None
 
 
 def make_induction(work: Path) -> None:
-    """An attention-only decoder of two layers that continues repeated letters, with one head for
-    each part of it.
+    """An attention-only decoder of two layers that continues repeated letters.
+
+    It has one head for each part of this.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -319,17 +319,13 @@ def make_induction(work: Path) -> None:
 
 
 def distinct_letters() -> Tensor:
-    """The start token and 24 different letters twice, so that every letter of the second half is
-    certain.
-    """
+    """The start token and 24 different letters twice: the second half is certain."""
     return torch.cat([torch.full((64, 1), 26), repeated_tokens(26, 24, 64, seed=SEED + 2)], 1)
 
 
 @torch.no_grad()
 def copied(model: nn.Module, tokens: Tensor, layer: int | None = None, head: int = 0) -> float:
-    """The share of letters of the second half that are predicted from the one before, without one
-    head if named.
-    """
+    """The share of the second half's letters that are predicted, without one head if named."""
     half = tokens.shape[1] // 2
     with intervene(model, *([] if layer is None else [zero("heads", layers=layer, heads=head)])):
         best = model(tokens).argmax(-1)
@@ -341,9 +337,7 @@ def _fresh(data: RecurrenceConfig) -> Callable[[int, int], Batch]:
 
 
 def _samples(model: Decoder) -> list[str]:
-    """Texts to begin with: some whose next number the model gets right, and one as long as it can
-    read.
-    """
+    """Texts to begin with: some whose next number the model gets right, and one of full length."""
     short = fresh_batch(replace(RECURRENCE, seq_len=40), 20, seed=SEED + 3, step=0).tokens
     with torch.no_grad():
         right = model(short[:, :-1])[:, -1].argmax(-1) == short[:, -1]
