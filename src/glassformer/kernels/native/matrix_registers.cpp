@@ -32,7 +32,7 @@ struct Registers {
 // Of the shapes it takes 8 bytes for read: made in place, the others would be left out.
 INLINE inline void written() { asm volatile("" ::: "memory"); }
 
-// For each group of 16 tokens: the three terms [term, token, weight], and the sums of the tokens' numbers.
+// Prepare 16 tokens. For each group of weights: the three terms [term, token, weight] and the sums of the numbers.
 template <int GROUP>
 void prepare(const float* x, int64_t width, int64_t last, uint16_t* terms, float* sums) {
   for (int64_t k = 0; k < width; k += GROUP, terms += TERMS * SIDE * GROUP, sums += SIDE)
